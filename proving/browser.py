@@ -16,7 +16,7 @@ from typing import Any, Self
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 MISSING = (
     "the status page in a browser needs Chromium, and none of "
-    f"{', '.join(NAMES)} is on the PATH; run ./scripts/setup test as root, or install it "
+    f"{', '.join(NAMES)} is on the PATH; run ./scripts/setup test --browser as root, or install it "
     "(Debian: apt-get install chromium)"
 )
 ANSWER_SECONDS = 60.0

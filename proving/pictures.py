@@ -26,12 +26,13 @@ from rich.console import Console
 
 from proving.browser import Browser
 from wallaroo_spark.cli.main import cli
+from wallaroo_spark.cli.sessions import THIS_MACHINE
 from wallaroo_spark.cli.status import sources
 from wallaroo_spark.connector import BlockingConnector
 from wallaroo_spark.errors import WallarooError
+from wallaroo_spark.observe.receiver import ReceiverStatus
 from wallaroo_spark.receiver import Receiver
 from wallaroo_spark.registry import EmbeddedRedis
-from wallaroo_spark.status import ReceiverStatus
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -53,7 +54,6 @@ class Stage:
     """The receiver of the pictures, and the gate of its sink."""
 
     receiver: Receiver
-    """The receiver."""
     registry: str
     """URL of its registry."""
     gate: threading.Event
@@ -81,12 +81,7 @@ def staged(folder: Path) -> Iterator[Stage]:
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[4,4]").appName("pictures")
-    for name, value in {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-    }.items():
+    for name, value in THIS_MACHINE.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     options: dict[str, Any] = {"workers": 2, "cookie": COOKIE, "status_page": "127.0.0.1:0", "lease_seconds": 5}

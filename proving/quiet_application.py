@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from wallaroo_spark.cli.sessions import THIS_MACHINE
+
 STREAM = "bench/events"
 SCHEMA = """
 kind: Namespace
@@ -19,14 +21,13 @@ kind: Stream
 name: events
 namespace: bench
 """
-SETTINGS = {"ui.enabled": "false", "ui.showConsoleProgress": "false", "driver.host": "127.0.0.1"}
 
 
 @contextmanager
-def quiet_application(folder: Path, **options: Any) -> Iterator[Any]:
+def quiet_application(folder: Path, slots: int = 3, **options: Any) -> Iterator[Any]:
     """Start Spark and an ``Application`` with one gateway in ``folder``, and end both.
 
-    ``options`` are those of the application. The state has one partition.
+    ``options`` are those of the application. Spark has so many task ``slots``. The state has one partition.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
@@ -38,9 +39,9 @@ def quiet_application(folder: Path, **options: Any) -> Iterator[Any]:
     document, application = folder / "bench.yaml", str(folder / "bench")
     document.write_text(SCHEMA, encoding="utf-8")
     apply_files(SchemaStore(application), [str(document)], time.time())
-    builder = SparkSession.builder.master("local[3]").appName("publishing")
-    for name, value in SETTINGS.items():
-        builder = builder.config(f"spark.{name}", value)
+    builder = SparkSession.builder.master(f"local[{slots}]").appName("publishing")
+    for name, value in THIS_MACHINE.items():
+        builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     try:

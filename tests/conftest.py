@@ -94,7 +94,7 @@ def _log_of_the_package() -> Iterator[None]:
 def _frequent_renewals() -> Iterator[None]:
     """Services in this process renew long leases often: none expires on a slow machine, and no test waits for one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("wallaroo_spark.slots.shell.RENEWALS", 60)
+        patch.setattr("wallaroo_spark.runtime.service.RENEWALS", 60)
         yield
 
 

@@ -6,7 +6,7 @@ import asyncio
 import gc
 
 from tests.waiting import until
-from wallaroo_spark.background_tasks import BackgroundTasks
+from wallaroo_spark.event_loop import BackgroundTasks
 
 
 async def test_a_task_is_kept_until_it_has_ended() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from wallaroo_spark.cli.pages.states import sink_diagrams, states_page
+from proving.pages.states import sink_diagrams, states_page
 from wallaroo_spark.protocol import REVISIONS
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -15,7 +15,7 @@ PAGE = DOCS / "states.md"
 
 def test_the_page_agrees_with_the_tables() -> None:
     written = PAGE.read_text(encoding="utf-8")
-    assert written == states_page(), "run: python -m wallaroo_spark.cli.pages.states > docs/states.md"
+    assert written == states_page(), "run: python -m proving.pages"
 
 
 def test_every_transition_of_every_revision_is_drawn() -> None:
@@ -32,5 +32,5 @@ def test_every_transition_of_every_revision_is_drawn() -> None:
 def test_the_page_of_sinks_has_the_diagrams_of_the_tables(name: str, diagram: str) -> None:
     written = (DOCS / "sinks.md").read_text(encoding="utf-8")
 
-    again = "run python -m wallaroo_spark.cli.pages.states sinks, and put it into docs/sinks.md"
+    again = "run python -m proving.pages sinks, and put it into docs/sinks.md"
     assert diagram in written, f"{name}: {again}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -28,29 +29,36 @@ FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 def files() -> list[Path]:
     """All texts of the repository, as a clone or an unpacked archive has them."""
-    found = []
-    for path in sorted(ROOT.rglob("*")):
-        parts = path.relative_to(ROOT).parts
-        ours = ELSEWHERE.isdisjoint(parts) and not any(part.startswith(".") for part in parts[:-1])
-        if ours and path.is_file() and path.suffix in SUFFIXES and path.stat().st_size < 1 << 20:
-            found.append(path)
-    return found
+    found = list[Path]()
+    for folder, folders, names in os.walk(ROOT):
+        folders[:] = [name for name in folders if name not in ELSEWHERE and not name.startswith(".")]
+        found += [Path(folder, name) for name in names]
+    return sorted(path for path in found if path.suffix in SUFFIXES and path.stat().st_size < 1 << 20)
+
+
+IN_WHEEL = "wallaroo_spark/share/"
+"""Where the wheel has the files of the repository; only the build makes this folder."""
 
 
 @cache
 def text_of(path: Path) -> str:
     """The text of a file; of a Python file its comments and docstrings."""
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = path.read_text(encoding="utf-8", errors="replace").replace(IN_WHEEL, "")
     return "\n".join(said(text)) if path.suffix == ".py" else text
 
 
 def said(source: str) -> Iterator[str]:
     """Comments and docstrings of a Python file."""
     yield from COMMENT.findall(source)
-    # A docstring is a text that stands alone, as one behind an attribute is.
-    for node in ast.walk(ast.parse(source)):
+    # A docstring is a text that stands alone, as one behind an attribute is; only statements are looked at.
+    waiting: list[ast.AST] = [ast.parse(source)]
+    while waiting:
+        node = waiting.pop()
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield node.value.value
+        for block in ("body", "orelse", "handlers", "finalbody", "cases"):
+            held = getattr(node, block, ())
+            waiting += held if isinstance(held, list) else ()
 
 
 @cache

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wallaroo_spark.cli.pages.options import options_page
+from proving.pages.options import options_page
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.options import Options, public_name, read_value, resolve_secret, table
 from wallaroo_spark.settings import Kind, Row
@@ -243,7 +243,7 @@ def test_a_value_that_is_no_reference_is_the_secret_itself(value: str) -> None:
 def test_the_reference_page_is_the_one_the_table_makes() -> None:
     written = REFERENCE.read_text(encoding="utf-8")
 
-    assert written == options_page(), "run: python -m wallaroo_spark.cli.pages.options > docs/options.md"
+    assert written == options_page(), "run: python -m proving.pages"
 
 
 def test_every_option_is_explained_on_the_reference_page() -> None:

@@ -64,10 +64,11 @@ def test_every_file_that_the_guide_names_is_there() -> None:
 
 def test_every_module_that_the_guide_has_run_is_there() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    modules = set(re.findall(r"python -m (wallaroo_spark[\w.]+)", text))
+    modules = set(re.findall(r"python -m ((?:wallaroo_spark|proving)[\w.]+)", text))
 
     assert modules
-    assert sorted(name for name in modules if not (ROOT / f"{name.replace('.', '/')}.py").exists()) == []
+    folders = [ROOT / name.replace(".", "/") for name in modules]
+    assert [one for one in folders if not one.with_suffix(".py").exists() and not (one / "__main__.py").exists()] == []
 
 
 def test_hooks_run_only_the_installed_programs() -> None:

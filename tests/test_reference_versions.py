@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wallaroo_spark.reference_versions import VersionedReferences, changed, ranges
+from wallaroo_spark.references import VersionedReferences, changed, ranges
 
 SCOPES = st.sampled_from(["", "shop-1", "shöp-2"])
 STREAMS = st.sampled_from(["1", "2", "18446744073709551615"])

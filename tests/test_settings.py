@@ -10,7 +10,7 @@ from typing import Any
 import mypy.api
 import pytest
 
-from wallaroo_spark.cli.pages.settings import TABLES, settings_page
+from proving.pages.settings import TABLES, settings_page
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.settings import (
     Kind,
@@ -66,7 +66,7 @@ def test_arguments_become_the_table() -> None:
 
 @pytest.mark.parametrize("called", [Pump, pump])
 def test_an_unknown_argument_is_refused_with_the_nearest_name(called: Any) -> None:
-    with pytest.raises(TypeError, match=rf"^{called.__name__}\(\) has no setting 'litre'; did you mean 'litres'\?$"):
+    with pytest.raises(TypeError, match=rf"^{called.__name__}\(\) has no setting 'litre'; did you mean litres\?$"):
         called("a", litre=5)
     with pytest.raises(TypeError, match=r"has no setting 'zzz'$"):
         called("a", zzz=5)
@@ -163,7 +163,7 @@ def test_a_wrong_argument_is_an_error_for_mypy(tmp_path: Path) -> None:
 def test_the_page_is_the_one_the_tables_make() -> None:
     written = PAGE.read_text(encoding="utf-8")
 
-    assert written == settings_page(), "run: python -m wallaroo_spark.cli.pages.settings > docs/settings.md"
+    assert written == settings_page(), "run: python -m proving.pages"
 
 
 def test_every_setting_is_explained() -> None:

@@ -38,4 +38,10 @@ _HOMES = {
     "read_stream": "wallaroo_spark.streams",
 }
 
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+_NEEDS = {
+    "Application": ("spark", "pipelines", "embedded"),
+    "Receiver": ("spark", "embedded"),
+    **dict.fromkeys(("follow_stream", "read_history", "read_instances", "read_stream"), ("spark", "pipelines")),
+}
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES, _NEEDS)

@@ -3,7 +3,8 @@
     WallarooError
     ├── ConfigurationError      an option, an environment or a combination of them that cannot work
     │   ├── ArgumentTypeError       an argument of a call has the wrong type; a TypeError, too
-    │   └── ArgumentValueError      an argument of a call has a value that cannot work; a ValueError, too
+    │   ├── ArgumentValueError      an argument of a call has a value that cannot work; a ValueError, too
+    │   └── PackageMissingError     a package of an extra is not installed; an ImportError, too
     ├── ProtocolError           the connector protocol was violated
     │   ├── LocalProtocolError      by this side: a bug in this program or in its caller
     │   └── RemoteProtocolError     by the peer, or the peer reported a violation in an ERROR frame
@@ -35,6 +36,9 @@ LONGEST_LINE = 4096
 A choice, not a measurement: it keeps a frame of several MiB that a peer sends out of the log.
 """
 
+LONGEST_REASON = 1000
+"""The most characters of the reason of a nack: a choice, enough for a message, and not for a traceback."""
+
 
 def printable(text: str) -> str:
     """Return the text as one line that is safe to show on a terminal and in a log.
@@ -45,6 +49,27 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def shown_error(error: BaseException, longest: int = LONGEST_LINE) -> str:
+    """The type and the text of any error, as one :func:`printable` line of ``longest`` characters at most.
+
+    It never raises: an error's own methods may raise, or return a text that no encoding has.
+    """
+    try:
+        # A part of a subclass of str is a str.
+        text = str.__getitem__(str(error), slice(longest))
+    except BaseException as failed:
+        text = f"its text cannot be read ({type(failed).__name__})"
+    return printable(f"{type(error).__name__}: {text}")[:longest]
+
+
+def bounded_reason(text: str) -> str:
+    """The reason of a failed delivery as one :func:`printable` line of :data:`LONGEST_REASON` characters at most.
+
+    It can be stored in every table, and encoded everywhere.
+    """
+    return printable(text[:LONGEST_REASON])[:LONGEST_REASON]
 
 
 def one_line(logger: logging.Logger) -> logging.Logger:
@@ -138,6 +163,10 @@ class ArgumentValueError(ConfigurationError, LocalProtocolError, ValueError):
 
     It is a :class:`ConfigurationError` for settings and a :class:`LocalProtocolError` for messages, and a ValueError.
     """
+
+
+class PackageMissingError(ConfigurationError, ImportError):
+    """A package that an extra of this package installs is not there; an ImportError, too."""
 
 
 class TransportError(WallarooError):

@@ -9,7 +9,6 @@ Spark passes the keys of options in lower case, so names are compared without re
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import os
 import re
@@ -21,6 +20,7 @@ from typing import Any
 from wallaroo_spark import settings
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.settings import Kind, Row, setting
+from wallaroo_spark.texts import nearest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,6 +207,13 @@ class Options:
         Kind.FLAG,
         "Fail the query when connectors cannot send a planned range again; false logs the lost range and continues.",
     )
+    fsync: bool = setting(
+        False,
+        Kind.FLAG,
+        "Whether a message is acknowledged only when its batch is on the disk, also what Spark writes: with it a "
+        "machine that loses power forgets nothing that was acknowledged. For checkpoints on a local disk; others are "
+        "durable without it, see docs/reliability.md.",
+    )
     token: str = setting(
         "",
         Kind.TEXT,
@@ -284,8 +291,11 @@ class Options:
         for name, text in texts.items():
             row = rows.get(name.lower())
             if row is None:
+                near = nearest(name, [row.name for row in rows.values()])
                 raise ConfigurationError(
-                    _unknown(name, [r.name for r in rows.values()]), code="option-unknown", option=name
+                    f"option {name} is not known; {near or 'docs/options.md lists all options'}",
+                    code="option-unknown",
+                    option=name,
                 )
             values[row.attribute] = read_value(row, text)
         return cls(**values)
@@ -364,12 +374,6 @@ def resolve_secret(value: str) -> str:
                 f"secret {value}: the file is not UTF-8 text", code="secret-unavailable", path=rest
             ) from None
     return value
-
-
-def _unknown(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else "docs/options.md lists all options"
-    return f"option {name} is not known; {hint}"
 
 
 _BYTE_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}

@@ -9,7 +9,6 @@ docstring; :func:`check` refuses values outside the limits; pages and command li
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
 import re
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from numbers import Integral, Real
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from wallaroo_spark.errors import ArgumentTypeError, ArgumentValueError
+from wallaroo_spark.texts import nearest
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -242,9 +242,8 @@ def _built(table: Callable[..., T], name: str, args: Any, kwargs: Any) -> T:
     known = [row.name for row in rows(table)]
     for given in kwargs:
         if given not in known:
-            near = difflib.get_close_matches(given, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise TypeError(f"{name}() has no setting {given!r}{hint}")
+            near = nearest(given, known)
+            raise TypeError(f"{name}() has no setting {given!r}{near and f'; {near}'}")
     try:
         inspect.signature(table).bind(*args, **kwargs)
     except TypeError as error:

@@ -151,12 +151,29 @@ def _tree(loader: Any, node: Any, value: Any, file: str, known: dict[int, YamlVa
         # A merge key puts its names first, so that a name of the mapping's own replaces them.
         for key, inner in node.value:
             name = str(key.value)
+            _require_utf8(name, _place(file, key))
             made.fields[name] = _tree(loader, inner, value.get(loader.construct_object(key)), file, known)
             made.names[name] = _place(file, key)
     elif isinstance(node, yaml.SequenceNode) and isinstance(value, list):
         pairs = zip(node.value, value, strict=True)
         made.entries = [_tree(loader, inner, entry, file, known) for inner, entry in pairs]
+    elif isinstance(value, str):
+        _require_utf8(value, made.place)
     return made
+
+
+def _require_utf8(text: str, place: FilePosition) -> None:
+    """Refuse a lone surrogate, which an escape makes: nothing that goes over a network has bytes for it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ConfigurationError(
+            f"{place}: the text {text[:60]!r} has a lone surrogate, which UTF-8 has no bytes for; remove the escape",
+            code="config-invalid",
+            path=place.file,
+            line=place.line,
+            column=place.column,
+        ) from None
 
 
 def _refuse_twice(node: Any, above: str, file: str, seen: set[int]) -> None:

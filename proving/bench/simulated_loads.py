@@ -71,7 +71,6 @@ class Batch:
     """A running batch."""
 
     rows: int
-    """Its rows."""
     began: float
     """When it was planned, in seconds."""
     fixed: float

@@ -19,6 +19,7 @@ from proving.bench.load_generator import Load
 from proving.bench.results.figures import rates
 from proving.bench.usage import cpu_by_role, grown
 from proving.processes import end
+from wallaroo_spark.cli.sessions import THIS_MACHINE
 from wallaroo_spark.receiver import Receiver
 from wallaroo_spark.registry import EmbeddedRedis
 
@@ -29,10 +30,7 @@ READY_SECONDS = 90.0
 PRIME_SECONDS = 0.5
 PRIME_RATE = 20_000.0
 SETTINGS = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
+    **THIS_MACHINE,
     "spark.driver.memory": "2g",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
@@ -225,12 +223,11 @@ class Installation:
     @property
     def workers(self) -> list[int]:
         """The process ids of the workers."""
-        return [slot["worker"]["pid"] for slot in self.receiver.status()["workers"] if "worker" in slot]
+        return [slot.pid for slot in self.receiver.status().slots if slot.answers and slot.pid is not None]
 
     def buffered(self) -> int:
         """Bytes in the workers' buffers."""
-        found = [slot["worker"] for slot in self.receiver.status()["workers"] if "worker" in slot]
-        return sum(int(worker["buffered_bytes"]) for worker in found)
+        return sum(slot.memory_used for slot in self.receiver.status().slots if slot.answers)
 
     def offsets_bytes(self) -> int:
         """The size in bytes of the newest file in ``offsets/``."""

@@ -16,14 +16,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from proving.bench.sections.fleet import ACTIVE, FIRST, PATIENCE_SECONDS, REVISION, TOKEN, BareWorker, known_streams
 from wallaroo_spark.inner.client import WorkerClient
+from wallaroo_spark.observe.collect import Collector, DriverReport, Question, ReceiverFacts
+from wallaroo_spark.observe.receiver import QueryStatus, ReceiverStatus
+from wallaroo_spark.observe.server.driver_pages import rows_of_each
+from wallaroo_spark.observe.server.messages import Request
+from wallaroo_spark.observe.server.monitor import Monitor
 from wallaroo_spark.protocol import Message, Notify
-from wallaroo_spark.receiver.page import rows_of_each
 from wallaroo_spark.registry import Lease
-from wallaroo_spark.status import QueryStatus, ReceiverStatus
-from wallaroo_spark.status.collect import Collector, Question, ReceiverFacts
-from wallaroo_spark.status.report import DriverReport
-from wallaroo_spark.web.monitor import Monitor
-from wallaroo_spark.web.server.requests import Request
 from wallaroo_spark.worker.machine import events as e
 from wallaroo_spark.worker.machine.state import WorkerState
 

@@ -34,7 +34,6 @@ class Fault:
     at: float
     """When it is due, in seconds after sending began."""
     kind: Kind
-    """Its kind."""
     pick: float
     """A number in [0, 1) that chooses among the possible victims of that moment."""
     seconds: float

@@ -11,16 +11,15 @@ import threading
 import time
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pyspark
 
 from proving.chaos.connector import COOKIE_VARIABLE, RECEIVER, REGISTRY_VARIABLE
 from proving.chaos.processes import Supervised, Victim, victim
-from wallaroo_spark.cli.status.command import as_json_values
+from wallaroo_spark.observe.collect import Question, RegistryCollector
+from wallaroo_spark.observe.receiver import SlotStatus
 from wallaroo_spark.registry import EmbeddedRedis, Registry
-from wallaroo_spark.status.collect import Question, RegistryCollector
 
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = ROOT / "scripts" / "cluster.py"
@@ -83,7 +82,7 @@ class Stage:
         self._most = most
         self._settings = SETTINGS | (settings or {})
         self._workers: dict[int, Victim] = {}
-        self._slots: list[dict[str, Any]] = []
+        self._slots: tuple[SlotStatus, ...] = ()
         self._closing = threading.Event()
         self._looker = threading.Thread(target=self._look, daemon=True)
         self._last = contextlib.ExitStack()
@@ -203,12 +202,11 @@ class Stage:
                 found = collector.status(Question(most=0))
                 if found.registry_error:
                     continue
-                self._slots = as_json_values(found)["workers"]
-                for slot in self._slots:
-                    pid = slot.get("worker", {}).get("pid")
-                    known = victim(f"worker of slot {slot['slot']}", pid) if pid else None
+                self._slots = found.slots
+                for slot in found.slots:
+                    known = victim(f"worker of slot {slot.slot}", slot.pid) if slot.answers and slot.pid else None
                     if known is not None:
-                        self._workers[slot["slot"]] = known
+                        self._workers[slot.slot] = known
 
     def _stop_all(self) -> None:
         for connector in self.connectors.values():

@@ -28,6 +28,7 @@ def main() -> int:
             print(f"seed {seed}: {violation}")
         counts.update(world.counts)
         counts.update(world.judge.counts)
+        counts.update(world.judge.hands.counts)
         counts["batches"] += world.batches.count
     print(f"{wanted.seeds} histories in {time.monotonic() - began:.1f} s")
     print(", ".join(f"{name} {count:,}" for name, count in sorted(counts.items())))

@@ -11,17 +11,18 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from proving.pipelines.feed import Alarm
+from proving.pipelines.validation import validate
 from proving.simulator.engine.core import Violation
 from wallaroo_spark.engine.operator.turn import DEFAULT_LIMITS, InputRow, TurnLimits, take_turn
-from wallaroo_spark.engine.source.offsets import InputOffset
-from wallaroo_spark.engine.source.plan import Inputs, due_timers, next_offset
+from wallaroo_spark.engine.source.plan import Calendar, InputOffset, Inputs, due_timers, next_offset
 from wallaroo_spark.pipelines.controller.messages.events import Event
-from wallaroo_spark.pipelines.controller.messages.instructions import AppendRecords, Instruction, RunFunction
+from wallaroo_spark.pipelines.controller.messages.instructions import Instruction, RunFunction
 from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, PartitionKey
 from wallaroo_spark.pipelines.controller.stored.encoding import encode
 from wallaroo_spark.pipelines.controller.stored.entries import Changes, KeyEntries
+from wallaroo_spark.pipelines.controller.stored.key_state import Head
 from wallaroo_spark.pipelines.controller.stored.seen_ids import SeenCache
-from wallaroo_spark.pipelines.controller.stored.validation import validate
 
 RunStage = Callable[[PartitionKey, RunFunction], Event]
 PROCESSES = 2
@@ -37,15 +38,20 @@ class Turn(NamedTuple):
     """The committed turn of one key."""
 
     key: PartitionKey
-    """The key."""
     now: int
     """The time of the batch."""
+    events: Sequence[Event]
     said: list[Instruction]
-    """The instructions."""
     armed: int | None
     """The timer after it."""
     changes: Changes
     """The changed entries."""
+    head: Head
+    """The state of the key after it; only to be read."""
+    fresh_from: int
+    """Offset of the first record that it appends."""
+    fresh: tuple[CloudEvent, ...]
+    """The records that it appends."""
 
 
 class Batches:
@@ -58,6 +64,14 @@ class Batches:
         """The clock of the driver, in milliseconds; it may be set back."""
         self.time = 0
         """The time of the newest offset, which is never set back."""
+        self.schema = 0
+        """The version of the schema that is applied."""
+        self.calendar = Calendar()
+        """Up to where the events of the schedule are made."""
+        self.alarm = Alarm()
+        """The schedule."""
+        self.scheduled = ""
+        """The id of the schedule's event in the newest batch; empty without one."""
         self.count = 0
         self.lost = 0
         self.paused = 0
@@ -70,19 +84,30 @@ class Batches:
         self.timers: dict[PartitionKey, int] = {}
         self._caches = [SeenCache(MOST_CACHED) for _ in range(PROCESSES)]
 
-    def plan(self, inputs: Mapping[PartitionKey, Sequence[Event]]) -> list[tuple[PartitionKey, Sequence[Event]]]:
-        """The events of each key of the next batch; none when there is nothing to do."""
-        start = InputOffset(batch=self.count, time=self.time)
-        first = min(self.timers.values(), default=None)
+    def plan(
+        self, inputs: Mapping[PartitionKey, Sequence[Event]], schema: int, ready: bool
+    ) -> list[tuple[PartitionKey, Sequence[Event]]]:
+        """The events of each key of the next batch; none when there is nothing to do. ``schema``: the newest version,
+        whose declarations are among the inputs; ``ready``: the keys have heard what these made the others say."""
+        applied = -1 if ready else self.count + 2
+        start = InputOffset(
+            batch=self.count, time=self.time, schema=self.schema, applied=applied, calendar=self.calendar
+        )
         # All inputs count as carried messages of the batch before this one, whose manifest has the timers.
         carried = {self.count + 1: len(inputs)}
-        end = next_offset(start, Inputs(self.clock, carried=carried, first_timer=first), 1000)
+        first, upcoming = min(self.timers.values(), default=None), self.alarm.first(schema, start.calendar.time)
+        seen = Inputs(self.clock, carried=carried, first_timer=first, schema=schema, first_occurrence=upcoming)
+        end = next_offset(start, seen, 1000)
         if end == start:
             return []
-        self.time = end.time
+        self.time, self.schema, self.calendar = end.time, end.schema, end.calendar
+        self.scheduled = self.alarm.wanted(start.calendar, end.calendar)
+        found = {key: [*events] for key, events in inputs.items()}
+        for key, event in self.alarm.rows(start, end):
+            found.setdefault(key, []).append(event)
         timers = {str(key): at for key, at in self.timers.items()}
         due = {PartitionKey(rows.stream, number) for rows in due_timers(timers, end) for number in rows.partitions}
-        return [(key, inputs.get(key, ())) for key in sorted({*inputs, *due})]
+        return [(key, found.get(key, ())) for key in sorted({*found, *due})]
 
     def run(
         self, planned: Sequence[tuple[PartitionKey, Sequence[Event]]], lose: float, between: Callable[[], None]
@@ -114,40 +139,49 @@ class Batches:
     def _turn(
         self, key: PartitionKey, now: int, events: Sequence[Event], limits: TurnLimits, runs: list[RunFunction]
     ) -> Turn:
-        stored = dict(self.stored.get(key, {}))
+        stored = self.stored.get(key, {})
         rows = [InputRow(0, "", number, 0, encode(event)) for number, event in enumerate(events)]
         self._dice.shuffle(rows)
         cache, functions = self._dice.choice(self._caches), _Functions(key, self._run_stage, runs)
         result = take_turn(key, now, rows, stored, _Table(self, key), functions, limits, cache)
-        _apply(stored, result.changes)
         table = len(self.tables.get(key, ()))
-        for one in result.said:
-            if isinstance(one, AppendRecords):
-                if one.first != table + 1:
-                    raise Violation(f"{key}: records at {one.first}, and the table has {table}")
-                table += len(one.records)
-        entries = KeyEntries(stored)
-        validate(entries)
-        for name, progress in entries.head.pipelines.items():
-            if progress.cursor < entries.head.last and progress.has_room and result.armed is None:
-                raise Violation(f"{key}: {name} has room and records to go on with, and nothing wakes it")
-        return Turn(key, now, result.said, result.armed, result.changes)
+        if result.fresh and result.fresh_from != table + 1:
+            raise Violation(f"{key}: records at {result.fresh_from}, and the table has {table}")
+        assert result.head is not None
+        return Turn(
+            key,
+            now,
+            events,
+            result.said,
+            result.armed,
+            result.changes,
+            result.head,
+            result.fresh_from,
+            tuple(result.fresh),
+        )
 
     def _commit(self, turn: Turn) -> None:
         key = turn.key
-        _apply(self.stored.setdefault(key, {}), turn.changes)
+        stored = self.stored.setdefault(key, {})
+        _apply(stored, turn.changes)
+        entries = KeyEntries(stored)
+        if entries.head != turn.head:
+            raise Violation(f"{key}: {entries.head} is stored, and the turn had {turn.head}")
+        validate(entries)
+        for name, progress in turn.head.pipelines.items():
+            if progress.cursor < turn.head.last and progress.has_room and turn.armed is None:
+                raise Violation(f"{key}: {name} has room and records to go on with, and nothing wakes it")
         if turn.armed is None:
             self.timers.pop(key, None)
         else:
             self.timers[key] = turn.armed
         if turn.armed == turn.now + 1:
             self.paused += 1
-        for one in turn.said:
-            if isinstance(one, AppendRecords):
-                self.tables.setdefault(key, []).extend(one.records)
+        if turn.fresh:
+            self.tables.setdefault(key, []).extend(turn.fresh)
         # The files of expired records are deleted some time after their key has heard it.
         if self._dice.random() < 0.5:
-            self.deleted[key] = KeyEntries(self.stored[key]).head.first
+            self.deleted[key] = turn.head.first
 
     def leftovers(self) -> list[str]:
         """What is in the state though nothing is active."""
@@ -184,8 +218,11 @@ class _Table:
         self._first = batches.deleted.get(key, 1)
         self._key, self._reads = key, 0
 
-    def read(self, partition: int, first: int, last: int) -> tuple[int, Sequence[CloudEvent]]:
+    def read(
+        self, partition: int, first: int, last: int, *, most_bytes: int | None = None
+    ) -> tuple[int, Sequence[CloudEvent]]:
         """Some records of a range."""
+        del most_bytes
         self._reads += 1
         if self._reads > MOST_READS:
             raise Violation(f"{self._key} reads for ever")

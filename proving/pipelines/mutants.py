@@ -8,12 +8,13 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 from unittest import mock
 
+from wallaroo_spark.engine.operator import functions
 from wallaroo_spark.engine.source import plan as source_plan
 from wallaroo_spark.pipelines.controller import controller, instances, stages
 from wallaroo_spark.pipelines.controller.context import CallContext
 from wallaroo_spark.pipelines.controller.groups import SubscriberGroups
 from wallaroo_spark.pipelines.controller.instances import ActiveInstances
-from wallaroo_spark.pipelines.controller.messages.carried import AbortStatement
+from wallaroo_spark.pipelines.controller.messages.events import AbortStatement, GroupAction
 from wallaroo_spark.pipelines.controller.messages.values import GroupDelivery
 from wallaroo_spark.pipelines.controller.partition_log import PartitionLog
 from wallaroo_spark.pipelines.controller.pipelines import PipelineRuns
@@ -29,7 +30,7 @@ def appends_known_events() -> AbstractContextManager[Any]:
     """An event that is published again is written again."""
     append = PartitionLog.append
 
-    def forgetful(self: PartitionLog, records: Any) -> tuple[int, ...]:
+    def forgetful(self: PartitionLog, records: Any) -> Any:
         with mock.patch.object(self._context.entries.seen, "get", return_value=None):
             return append(self, records)
 
@@ -72,7 +73,7 @@ def takes_acks_of_earlier_deliveries() -> AbstractContextManager[Any]:
         group = self._groups.get(delivery.group)
         return group.open if group is not None else None
 
-    def has(self: Any, member: str, delivery: Any, reply_to: Any) -> Any:
+    def has(self: Any, member: str, delivery: Any, reply_to: Any, *, settles: bool = False) -> Any:
         return self._find(delivery)
 
     stack = ExitStack()
@@ -207,10 +208,10 @@ def delivers_expired_records() -> AbstractContextManager[Any]:
     """A group is given records that retention has removed."""
     deliver = SubscriberGroups._deliver
 
-    def all_of_them(self: SubscriberGroups, name: str, group: Any) -> None:
+    def all_of_them(self: SubscriberGroups, name: str, group: Any, free: list[str]) -> None:
         head = self._context.head
         first, head.first = head.first, 1
-        deliver(self, name, group)
+        deliver(self, name, group, free)
         head.first = first
 
     return mock.patch.object(SubscriberGroups, "_deliver", all_of_them)
@@ -256,8 +257,8 @@ def drops_dead_letters() -> AbstractContextManager[Any]:
     """The root event of a failed instance goes nowhere."""
     fail = ActiveInstances._fail
 
-    def silent(self: ActiveInstances, name: str, number: int, instance: Any, plan: Any, *rest: Any) -> None:
-        fail(self, name, number, instance, plan._replace(dead_letter=""), *rest)
+    def silent(self: ActiveInstances, delivery: Any, instance: Any, plan: Any, why: str) -> None:
+        fail(self, delivery, instance, plan._replace(dead_letter=""), why)
 
     return mock.patch.object(ActiveInstances, "_fail", silent)
 
@@ -283,6 +284,211 @@ def forgets_ids_within_the_window() -> AbstractContextManager[Any]:
         self._head.seen_clock += self._head.window_millis
 
     return mock.patch.object(SeenIds, "forget", one_more)
+
+
+def names_outputs_as_an_earlier_pipeline_did() -> AbstractContextManager[Any]:
+    """The events of a function have the same ids after its pipeline was deleted and declared anew."""
+    event = functions._event
+
+    def unborn(delivery: Any, *rest: Any) -> Any:
+        return event(delivery._replace(birth=0), *rest)
+
+    return mock.patch.object(functions, "_event", unborn)
+
+
+def keeps_instances_of_deleted_pipelines() -> AbstractContextManager[Any]:
+    """The instances of a deleted pipeline are not ended."""
+    return mock.patch.object(ActiveInstances, "end_all", return_value=None)
+
+
+def remembers_ids_of_deleted_streams() -> AbstractContextManager[Any]:
+    """An event of a deleted stream is known to the one that is declared anew."""
+    return mock.patch.object(SeenIds, "clear", return_value=None)
+
+
+def forgets_a_durable_group() -> AbstractContextManager[Any]:
+    """A durable group ends with its last member, too."""
+
+    def end_if_unused(self: SubscriberGroups, name: str) -> None:
+        group = self._groups.get(name)
+        if group is not None and not group.members:
+            del self._groups[name]
+
+    return mock.patch.object(SubscriberGroups, "end_if_unused", end_if_unused)
+
+
+def keeps_ids_from_added_partitions() -> AbstractContextManager[Any]:
+    """A partition that is added does not hear which events the others have."""
+    return mock.patch.object(PartitionLog, "tell_ids", return_value=None)
+
+
+def keeps_groups_from_added_partitions() -> AbstractContextManager[Any]:
+    """A partition that is added does not hear of the durable groups."""
+    return mock.patch.object(SubscriberGroups, "tell", return_value=None)
+
+
+def places_records_of_late_gateways_at_once() -> AbstractContextManager[Any]:
+    """A request that was divided among fewer partitions is written where it came to."""
+    return mock.patch.object(PartitionLog, "_is_outdated", return_value=False)
+
+
+def _without(kind: type, name: str, unwanted: Callable[..., bool]) -> AbstractContextManager[Any]:
+    """A method of ``kind`` does nothing where its arguments are unwanted."""
+    method = getattr(kind, name)
+
+    def sometimes(self: Any, *arguments: Any) -> Any:
+        return None if unwanted(*arguments) else method(self, *arguments)
+
+    return mock.patch.object(kind, name, sometimes)
+
+
+def waits_for_members_that_hang() -> AbstractContextManager[Any]:
+    """``deliveryTimeout`` is ignored."""
+    return _without(controller.KeyController, "_time_out", lambda: True)
+
+
+def hears_no_extension() -> AbstractContextManager[Any]:
+    """A member that works for longer is not heard."""
+    return _without(controller.KeyController, "_extended", lambda event: True)
+
+
+def keeps_the_limit_of_an_older_declaration() -> AbstractContextManager[Any]:
+    """A delivery that is extended keeps its limit where the newest declaration has none."""
+    extended = controller.KeyController._extended
+
+    def only_with_a_limit(self: Any, event: Any) -> None:
+        if self._find(event.delivery) is not None and self._retry(event.delivery).timeout:
+            extended(self, event)
+
+    return mock.patch.object(controller.KeyController, "_extended", only_with_a_limit)
+
+
+def gives_more_to_members_that_hang() -> AbstractContextManager[Any]:
+    """A member from which a delivery was taken away gets the next one."""
+    take_away = controller.KeyController._take_away
+
+    def forgiving(self: Any, delivery: Any, reason: str) -> None:
+        member = self._find(delivery).member
+        take_away(self, delivery, reason)
+        found = self._head.members[member]
+        found.open -= bool(found.stage) * len(found.overdue)
+        found.overdue.clear()
+
+    return mock.patch.object(controller.KeyController, "_take_away", forgiving)
+
+
+def takes_nothing_away() -> AbstractContextManager[Any]:
+    """An operator is told that deliveries are taken away, and they are not."""
+    unwanted = "an operator has taken it away"
+    return _without(controller.KeyController, "_take_away", lambda delivery, reason: reason == unwanted)
+
+
+def redelivers_at_once() -> AbstractContextManager[Any]:
+    """There is no pause after a nack."""
+    return mock.patch.object(controller.KeyController, "_retry_delay", return_value=0)
+
+
+def sets_whole_batches_aside() -> AbstractContextManager[Any]:
+    """The events of a batch that fails are not delivered alone."""
+    redeliver = SubscriberGroups.redeliver
+
+    def whole(self: SubscriberGroups, delivery: Any, *rest: Any) -> None:
+        group, retry = self._groups[delivery.group], self._context.head.retry
+        if retry.dead_letter and group.open is not None and 0 < retry.attempts <= group.open.attempts:
+            group.first = group.last
+        redeliver(self, delivery, *rest)
+
+    return mock.patch.object(SubscriberGroups, "redeliver", whole)
+
+
+def gives_up_a_batch_too_early() -> AbstractContextManager[Any]:
+    """An event of a group is set aside one delivery too early."""
+    redeliver = SubscriberGroups.redeliver
+
+    def early(self: SubscriberGroups, delivery: Any, *rest: Any) -> None:
+        found = self.find(delivery)
+        if found is not None:
+            found.attempts += 1
+        redeliver(self, delivery, *rest)
+
+    return mock.patch.object(SubscriberGroups, "redeliver", early)
+
+
+def delivers_poison_for_ever() -> AbstractContextManager[Any]:
+    """The deliveries of a group's batch are not counted."""
+    redeliver = SubscriberGroups.redeliver
+
+    def first(self: SubscriberGroups, delivery: Any, *rest: Any) -> None:
+        found = self.find(delivery)
+        if found is not None:
+            found.attempts = 0
+        redeliver(self, delivery, *rest)
+
+    return mock.patch.object(SubscriberGroups, "redeliver", first)
+
+
+def drops_the_dead_letters_of_groups() -> AbstractContextManager[Any]:
+    """An event that a group could not process goes nowhere."""
+    read = SubscriberGroups.read
+    return mock.patch.object(SubscriberGroups, "read", lambda self, event: read(self, event._replace(records=())))
+
+
+def _ignores(action: GroupAction) -> AbstractContextManager[Any]:
+    return _without(SubscriberGroups, "changed", lambda event: event.action is action)
+
+
+def delivers_to_paused_groups() -> AbstractContextManager[Any]:
+    """A group that is paused goes on."""
+    return _ignores(GroupAction.PAUSE)
+
+
+def resumes_no_group() -> AbstractContextManager[Any]:
+    """A group that is paused is paused for ever."""
+    return _ignores(GroupAction.RESUME)
+
+
+def leaves_moved_groups_where_they_are() -> AbstractContextManager[Any]:
+    """A group that is moved goes on where it was."""
+    return _ignores(GroupAction.MOVE)
+
+
+def moves_groups_to_another_record() -> AbstractContextManager[Any]:
+    """A group that is moved goes on behind the record to which it is moved."""
+    changed = SubscriberGroups.changed
+
+    def one_more(self: SubscriberGroups, event: Any) -> None:
+        changed(self, event)
+        if event.action is GroupAction.MOVE:
+            group = self._groups[event.group]
+            group.cursor = min(group.cursor + 1, self._context.head.last)
+
+    return mock.patch.object(SubscriberGroups, "changed", one_more)
+
+
+def keeps_deleted_groups() -> AbstractContextManager[Any]:
+    """A group that is deleted stays."""
+    return _ignores(GroupAction.DELETE)
+
+
+def tells_no_member_of_a_deleted_group() -> AbstractContextManager[Any]:
+    """The members of a group that is deleted wait for ever."""
+    return _without(CallContext, "say", lambda one: "the group is deleted" in getattr(one, "reason", ""))
+
+
+def counts_the_times_before_a_schedule_was_declared() -> AbstractContextManager[Any]:
+    """A schedule that is new has the times since the batch before."""
+    return mock.patch.object(source_plan, "_since", lambda key, version, start, end: start.time)
+
+
+def begins_schedules_anew_with_each_version() -> AbstractContextManager[Any]:
+    """The times of a schedule before the newest version of anything are missed."""
+    since = source_plan._since
+
+    def newest(key: Any, version: Any, start: Any, end: Any) -> int:
+        found = since(key, version, start, end)
+        return found if end.schema == start.schema else max(found, round(version(end.schema).applied_at * 1000))
+
+    return mock.patch.object(source_plan, "_since", newest)
 
 
 MUTANTS: dict[str, Mutant] = {
@@ -317,5 +523,30 @@ MUTANTS: dict[str, Mutant] = {
         writes_delayed_records_early,
         waits_for_the_time_before_the_clock_was_set_back,
         forgets_ids_within_the_window,
+        names_outputs_as_an_earlier_pipeline_did,
+        keeps_instances_of_deleted_pipelines,
+        remembers_ids_of_deleted_streams,
+        forgets_a_durable_group,
+        keeps_ids_from_added_partitions,
+        keeps_groups_from_added_partitions,
+        places_records_of_late_gateways_at_once,
+        waits_for_members_that_hang,
+        hears_no_extension,
+        keeps_the_limit_of_an_older_declaration,
+        gives_more_to_members_that_hang,
+        takes_nothing_away,
+        redelivers_at_once,
+        sets_whole_batches_aside,
+        gives_up_a_batch_too_early,
+        delivers_poison_for_ever,
+        drops_the_dead_letters_of_groups,
+        delivers_to_paused_groups,
+        resumes_no_group,
+        leaves_moved_groups_where_they_are,
+        moves_groups_to_another_record,
+        keeps_deleted_groups,
+        tells_no_member_of_a_deleted_group,
+        counts_the_times_before_a_schedule_was_declared,
+        begins_schedules_anew_with_each_version,
     )
 }

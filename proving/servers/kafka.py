@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
-from confluent_kafka import KafkaException
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from proving.ports import free_ports
 from proving.servers.guard import Guarded
@@ -79,10 +81,14 @@ class KafkaServer:
         self._guard.start(self._command, self._answers)
 
     def create(self, topic: str, partitions: int = 1, **config: str) -> None:
-        """Create a topic; ``config`` has underscores in place of dots."""
+        """Create a topic, and wait until its partitions are led; ``config`` has underscores in place of dots."""
         new = NewTopic(topic, num_partitions=partitions, config={k.replace("_", "."): v for k, v in config.items()})
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         admin.create_topics([new])[topic].result(30)
+        # The broker tells clients of a partition a moment before it leads it, and refuses requests for it until then.
+        with closing(Consumer({"bootstrap.servers": self.bootstrap, "group.id": "creator"})) as consumer:
+            for partition in range(partitions):
+                _until_led(consumer, TopicPartition(topic, partition))
 
     def remove(self) -> None:
         """End the broker and remove its files."""
@@ -94,6 +100,11 @@ class KafkaServer:
         except KafkaException:
             return False
         return True
+
+
+@retry(stop=stop_after_delay(30), wait=wait_fixed(0.05), retry=retry_if_exception_type(KafkaException), reraise=True)
+def _until_led(consumer: Consumer, partition: TopicPartition) -> None:
+    consumer.get_watermark_offsets(partition, timeout=10)
 
 
 def jars_of_kafka() -> Path:

@@ -33,7 +33,6 @@ class HistoryRow:
     """A row of the history of instances, as far as the judge looks at it."""
 
     pipeline: str
-    """Name of the pipeline."""
     partition: int
     """Partition of its input stream."""
     instance: int
@@ -64,9 +63,7 @@ class StreamRecord:
     """A record of a stream."""
 
     partition: int
-    """Its partition."""
     offset: int
-    """Its offset."""
     data: bytes
     """Its payload."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -40,7 +41,8 @@ class Program:
 
     def start(self) -> None:
         """Start it, in a session of its own."""
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
+        own = {"PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+        environment = {**os.environ, **own}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command, stdout=log, stderr=log, cwd=self._cwd, env=environment, start_new_session=True
@@ -86,3 +88,29 @@ def kill_executor(pids: Iterable[int]) -> bool:
         below for pid in pids for below in descendants(pid) if "CoarseGrainedExecutorBackend" in command_of(below)
     ]
     return kill(executors[:1])
+
+
+def listens(port: int) -> bool:
+    """Whether something listens on a port of the loopback."""
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
+
+
+def cluster(state: Path, *arguments: str) -> str:
+    """Start or stop a standalone cluster, whose state is in a folder; returns the address of its master."""
+    command = [sys.executable, str(ROOT / "scripts" / "cluster.py"), "--state", str(state), *arguments]
+    # After Ctrl-C it removes what it has started, so it is waited for and not killed, as subprocess.run would do.
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        said, _ = process.communicate(timeout=300)
+        if process.returncode:
+            raise subprocess.CalledProcessError(process.returncode, command)
+    return said.strip()
+
+
+def pids_of(state: object) -> list[int]:
+    """The process ids in the state of a cluster."""
+    if isinstance(state, dict):
+        own = [state["pid"]] if isinstance(state.get("pid"), int) else []
+        return own + [pid for value in state.values() for pid in pids_of(value)]
+    return [pid for value in state for pid in pids_of(value)] if isinstance(state, list) else []

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import random
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -19,7 +17,17 @@ from pathlib import Path
 
 from proving.ports import lasting_port
 from proving.shop.judge import Verdict, judge
-from proving.shop.processes import EXAMPLE, ROOT, VERB, Program, kill_executor, kill_gateway
+from proving.shop.processes import (
+    EXAMPLE,
+    ROOT,
+    VERB,
+    Program,
+    cluster,
+    kill_executor,
+    kill_gateway,
+    listens,
+    pids_of,
+)
 from proving.shop.tables import read_history, read_streams
 from wallaroo_spark.client import AsyncClient, Backoff, Client, Event
 from wallaroo_spark.errors import ConfigurationError, TransportError
@@ -201,7 +209,7 @@ class Shop:
         until = time.monotonic() + START_SECONDS
         while time.monotonic() < until:
             self._restart()
-            if all(_listens(port) for port in self.ports) and kill():
+            if all(listens(port) for port in self.ports) and kill():
                 return True
             time.sleep(LOOK_SECONDS)
         return False
@@ -249,7 +257,7 @@ class Shop:
         if status != 0:
             self.ends.append(f"application, at the end (status {status})")
         if (self._state / "cluster.json").exists():
-            _cluster(self._state, "stop")
+            cluster(self._state, "stop")
 
     def _restart(self) -> None:
         for program in (self.application, *self.workers, *self.javascript):
@@ -278,9 +286,9 @@ class Shop:
         if not self._plan.cluster:
             return []
         self._say("starting a Spark cluster …")
-        master = _cluster(self._state, "start", "--workers", "2", "--cores", "3", "--memory", "1g")
+        master = cluster(self._state, "start", "--workers", "2", "--cores", "3", "--memory", "1g")
         state = json.loads((self._state / "cluster.json").read_text(encoding="utf-8"))
-        self._cluster_pids = _pids(state)
+        self._cluster_pids = pids_of(state)
         settings = ("spark.executor.memory=768m", "spark.driver.host=127.0.0.1")
         return ["--master", master, *(word for one in settings for word in ("--conf", one))]
 
@@ -319,27 +327,3 @@ def run(plan: ShopPlan, say: Callable[[str], None]) -> ShopRun:
             shop.stop()
     verdict = judge(range(1, plan.orders + 1), read_history(shop.folder), read_streams(shop.folder), shop.unpayable())
     return ShopRun(verdict, shop.kills, time.monotonic() - began, complete, shop.ends)
-
-
-def _listens(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-        return True
-    return False
-
-
-def _cluster(state: Path, *arguments: str) -> str:
-    command = [sys.executable, str(ROOT / "scripts" / "cluster.py"), "--state", str(state), *arguments]
-    # After Ctrl-C it removes what it has started, so it is waited for and not killed, as subprocess.run would do.
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        said, _ = process.communicate(timeout=300)
-        if process.returncode:
-            raise subprocess.CalledProcessError(process.returncode, command)
-    return said.strip()
-
-
-def _pids(state: object) -> list[int]:
-    """The process ids in the state of a cluster."""
-    if isinstance(state, dict):
-        own = [state["pid"]] if isinstance(state.get("pid"), int) else []
-        return own + [pid for value in state.values() for pid in _pids(value)]
-    return [pid for value in state for pid in _pids(value)] if isinstance(state, list) else []

@@ -14,8 +14,7 @@ from proving.simulator.parts.sources import Source
 from proving.simulator.parts.surroundings import Surroundings
 from proving.simulator.parts.worker import Worker
 from wallaroo_spark.protocol import NOTHING_PROCESSED, ConnectorSession, Frame, NotifyAck, Ok
-from wallaroo_spark.reference_versions import Endings, ranges, reference_of
-from wallaroo_spark.references import Reference, StreamKey, flatten
+from wallaroo_spark.references import Endings, Reference, StreamKey, flatten, ranges, reference_of
 from wallaroo_spark.sidecar.forgetting import dwell_seconds
 from wallaroo_spark.worker.machine.connection_state import Connection
 from wallaroo_spark.worker.machine.state import WorkerState

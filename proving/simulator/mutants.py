@@ -14,10 +14,9 @@ from proving.simulator.engine.core import Steps
 from proving.simulator.parts.query import Query, Task
 from proving.simulator.parts.worker import Worker
 from wallaroo_spark.checkpoint import files
-from wallaroo_spark.inner.plan_call import PlanAnswer, PlanQuestion
+from wallaroo_spark.inner.calls import PlanAnswer, PlanQuestion
 from wallaroo_spark.protocol import WorkerSession
-from wallaroo_spark.reference_versions import VersionedReferences, reference_of
-from wallaroo_spark.references import References
+from wallaroo_spark.references import References, VersionedReferences, reference_of
 from wallaroo_spark.sidecar.forgetting import Decision, Forgetting
 from wallaroo_spark.source.planner import Inquiry, Plan
 from wallaroo_spark.worker.buffer.buffer import Buffer

@@ -393,3 +393,12 @@ def test_a_place_on_two_machines_is_two_checkpoints_and_a_shared_one_is_one(tmp_
 def test_a_place_that_has_one_name_everywhere_goes_by_that() -> None:
     assert CheckpointFiles("mock:///bucket/checkpoint").key == "mock:///bucket/checkpoint"
     assert CheckpointFiles("/Volumes/main/default/orders").key == "file:///Volumes/main/default/orders"
+
+
+def test_the_offsets_and_settings_of_planned_batches_are_read_as_spark_wrote_them(tmp_path: Path) -> None:
+    files, nothing = CheckpointFiles(str(DATA / "v1")), CheckpointFiles(str(tmp_path))
+
+    assert files.newest_offsets() == files.source_offsets(2) != files.source_offsets(1)
+    assert files.settings()["spark.sql.shuffle.partitions"]
+    assert files.source_offsets(99) == nothing.newest_offsets() == ()
+    assert nothing.settings() == {}

@@ -17,8 +17,7 @@ from wallaroo_spark.checkpoint import (
 )
 from wallaroo_spark.checkpoint.model import settings_in
 from wallaroo_spark.errors import CheckpointError
-from wallaroo_spark.reference_versions import changed
-from wallaroo_spark.references import References
+from wallaroo_spark.references import References, changed
 
 from .conftest import DATA, offset, offsets_text
 

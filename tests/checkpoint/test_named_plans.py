@@ -10,9 +10,8 @@ import pytest
 from tests.checkpoint.conftest import Checkpoint, offset, offsets_text
 from wallaroo_spark.checkpoint import CheckpointFiles, CheckpointWatcher, QueryProgress
 from wallaroo_spark.errors import CheckpointError
-from wallaroo_spark.reference_versions import changed
-from wallaroo_spark.sidecar.plan_files import PlanFiles
-from wallaroo_spark.sidecar.plan_names import NAMED_VERSION, NamedPlan
+from wallaroo_spark.references import changed
+from wallaroo_spark.sidecar.plan_files import NAMED_VERSION, NamedPlan, PlanFiles
 from wallaroo_spark.source.plan_book import PlanBook
 from wallaroo_spark.steps import AnyStep, Step, at_each
 

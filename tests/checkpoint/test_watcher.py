@@ -76,8 +76,8 @@ def heard() -> Heard:
 def watch(files: Files, heard: Heard) -> Iterator[Watch]:
     made: list[CheckpointWatcher] = []
 
-    def start(poll_seconds: float = NEVER) -> CheckpointWatcher:
-        watcher = CheckpointWatcher(files, "orders", heard, poll_seconds=poll_seconds)
+    def start(seconds: float = NEVER) -> CheckpointWatcher:
+        watcher = CheckpointWatcher(files, "orders", heard, seconds=seconds)
         made.append(watcher)
         watcher.start()
         return watcher
@@ -121,7 +121,7 @@ def test_a_change_of_the_commit_log_is_seen_without_being_woken(
     checkpoint: Checkpoint, watch: Watch, heard: Heard
 ) -> None:
     checkpoint.run(0)
-    watch(poll_seconds=NEVER)
+    watch(seconds=NEVER)
     assert heard.next() == (0, None)
     for batch in range(1, 4):
         checkpoint.run(batch)
@@ -129,7 +129,7 @@ def test_a_change_of_the_commit_log_is_seen_without_being_woken(
 
 
 def test_a_watcher_that_nobody_wakes_looks_by_itself(checkpoint: Checkpoint, watch: Watch, heard: Heard) -> None:
-    watch(poll_seconds=0.01)
+    watch(seconds=0.01)
     checkpoint.run(0)
     while (report := heard.next()) != (0, None):
         assert report == (None, 0)
@@ -209,7 +209,7 @@ def test_a_failing_look_is_logged_once_kept_as_error_and_taken_again(
     watcher.wake()
     assert heard.next() == (0, None)
     look(watcher, files)
-    assert watcher.error is None
+    assert watcher.error == ""
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
     assert "the disk is away" in caplog.text
     assert "still away" not in caplog.text
@@ -227,7 +227,7 @@ def test_an_error_is_kept_for_the_status_until_a_look_succeeds(
     watcher.wake()
     assert heard.next() == (0, None)
     look(watcher, files)
-    assert watcher.error is None
+    assert watcher.error == ""
 
 
 def test_a_report_that_fails_is_made_again(checkpoint: Checkpoint, watch: Watch, heard: Heard, files: Files) -> None:
@@ -272,7 +272,7 @@ def test_a_watcher_may_be_stopped_from_its_own_report(checkpoint: Checkpoint, fi
         watcher.stop()
         stopped.set()
 
-    watcher = CheckpointWatcher(files, "orders", stop, poll_seconds=NEVER)
+    watcher = CheckpointWatcher(files, "orders", stop, seconds=NEVER)
     checkpoint.run(0)
     watcher.start()
     assert stopped.wait(SECONDS)

@@ -17,9 +17,8 @@ import pytest
 
 from tests.waiting import eventually
 from wallaroo_spark.errors import TransportError
-from wallaroo_spark.inner.client import WorkerClient
-from wallaroo_spark.inner.plan_call import PlanQuestion
-from wallaroo_spark.inner.trust import status_token
+from wallaroo_spark.inner.calls import PlanQuestion
+from wallaroo_spark.inner.client import WorkerClient, status_token
 from wallaroo_spark.options import Options
 from wallaroo_spark.references import Reference, flatten
 from wallaroo_spark.registry import EmbeddedRedis, Registry

@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.cli.test_support import members
-from tests.web import application_fakes as fakes
+from tests.observe import application_fakes as fakes
 from wallaroo_spark.cli.main import cli
-from wallaroo_spark.engine.observing.published import LOCK, SnapshotFile, to_text
 from wallaroo_spark.gateway.token_store import TokenStore
+from wallaroo_spark.observe.published import LOCK, SnapshotFile, to_text
 from wallaroo_spark.pipelines.declarations import Permission, TokenDeclaration
 from wallaroo_spark.registry import EmbeddedRedis, application_registry
 
@@ -43,7 +43,7 @@ def test_trouble_is_shown_with_its_way_out_and_the_exit_status_is_1(tmp_path: Pa
 
     assert shown.exit_code == 1
     assert "1 of 3 gateways do not serve (g1); its last error: ExecutorLostFailure" in shown.stdout
-    assert "no member since" in shown.stdout
+    assert "no member for" in shown.stdout
 
 
 def test_an_old_snapshot_is_that_of_an_application_which_does_not_run(tmp_path: Path) -> None:

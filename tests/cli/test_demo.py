@@ -15,9 +15,8 @@ import pytest
 from click.testing import CliRunner
 
 from wallaroo_spark.cli.demo import demo, job
-from wallaroo_spark.cli.demo.orders import SHOPS, write_orders
-from wallaroo_spark.cli.demo.reconcile import Reconciliation, line_ends, reconcile
-from wallaroo_spark.cli.demo.senders import plan_senders
+from wallaroo_spark.cli.demo.reconcile import SHOPS, Reconciliation, line_ends, reconcile, write_orders
+from wallaroo_spark.cli.demo.view import plan_senders
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -186,6 +186,7 @@ def test_pipelines_and_their_instances_are_shown(folder: Folder) -> None:
         history_row(1, "pointer", 3, target_stream="shop/shipments", target_partition=0, offsets=[5]),
         history_row(1, "ended", 3, outcome="done", reason=""),
         history_row(2, "began", 4),
+        history_row(2, "nacked", 5, stage="charge", attempts=3, reason="no stock"),
         history_row(9, "skipped", 5, offsets=[9, 10]),
     ]
     assert "has no such instances" in folder.run("pipelines", "instances", "fulfil").output
@@ -197,6 +198,7 @@ def test_pipelines_and_their_instances_are_shown(folder: Folder) -> None:
     table = folder.run("pipelines", "instances", "fulfil", "--state", "done").output
 
     assert [(one["instance"], one["state"], one["seconds"]) for one in found] == [(2, "active", None), (1, "done", 3.0)]
+    assert found[0]["reason"] == "delivery 3 of stage charge has failed: no stock"
     assert (found[1]["stages"], found[1]["outputs"]) == ({"charge": 2.0}, ["shop/shipments/0:5"])
     assert "0/1" in table
     assert "charge 2.0 s" in table
@@ -225,3 +227,23 @@ def test_tokens_are_created_listed_and_revoked(folder: Folder, tmp_path: Path) -
     assert sorted(after.values()) == ["revoked", "valid"]
     assert made["token"].rpartition("_")[2] not in folder.run("token", "list").output
     assert "there is no token" in folder.run("token", "revoke", "0" * 16, status=1).output
+
+
+async def test_a_file_that_is_published_again_after_an_error_has_the_same_ids(
+    gateway: FakeGateway, tmp_path: Path
+) -> None:
+    file = tmp_path / "orders.jsonl"
+    file.write_text("1\n1\n2\n", encoding="utf-8")
+
+    async def ids(*more: str) -> list[str]:
+        arguments = ("publish", "shop/orders", "--type", "t", "--partition", "0", str(file), "--json", *more)
+        return [json.loads(line)["id"] for line in (await run(gateway, *arguments)).stdout.splitlines()]
+
+    first, again, new = await ids(), await ids(), await ids("--new-ids")
+    file.write_text("1\n1\n3\n", encoding="utf-8")
+    corrected = await ids()
+
+    assert first == again
+    assert [one.rpartition(":")[0] for one in first] == ["orders.jsonl:1", "orders.jsonl:2", "orders.jsonl:3"]
+    assert not set(first) & set(new)
+    assert (corrected[:2], corrected[2] == first[2]) == (first[:2], False)

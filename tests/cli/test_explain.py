@@ -50,7 +50,7 @@ def test_without_a_text_all_codes_are_listed_by_subject() -> None:
 
     assert shown.exit_code == 0
     assert [line for line in shown.stdout.splitlines() if line and not line.startswith(" ")] == [
-        group.title for group in GROUPS
+        group.title for group in GROUPS.values()
     ]
     codes = [line.split()[0] for line in shown.stdout.splitlines() if line.startswith("  ") and line[2] != " "]
     assert codes == list(ENTRIES)

@@ -46,12 +46,14 @@ def test_the_version_is_the_packages(run: Run) -> None:
     assert (shown.returncode, shown.stdout) == (0, f"wallaroo-spark, version {wallaroo_spark.__version__}\n")
 
 
-def test_the_help_lists_the_verbs_with_their_own_lines() -> None:
+def test_the_help_lists_the_verbs_by_subject_with_their_own_lines() -> None:
     shown = CliRunner().invoke(program.cli, ["--help"])
 
     assert shown.exit_code == 0
-    listed = re.findall(r"^  (\w+) +(\S.*)$", shown.output.split("Commands:")[1], flags=re.MULTILINE)
-    assert [verb for verb, _ in listed] == list(program.VERBS)
+    headings = [f"{group}:" for group in program.GROUPS]
+    assert [line for line in shown.output.splitlines() if line in headings] == headings
+    listed = re.findall(r"^  (\w+) +(\S.*)$", shown.output.split(f"\n{headings[0]}\n")[1], flags=re.MULTILINE)
+    assert [verb for verb, _ in listed] == [verb for verbs in program.GROUPS.values() for verb in verbs]
 
 
 def verbs(command: click.Command, context: click.Context) -> Iterator[tuple[str, click.Command]]:
@@ -124,7 +126,8 @@ def test_a_package_that_is_not_installed_is_named_with_its_extra(failing: Callab
 
     assert shown.exit_code == 1
     assert shown.stderr == (
-        "Error: this needs pyarrow, which is not installed; run: pip install 'wallaroo-spark[worker]'\n"
+        "Error: wallaroo-spark status needs pyarrow, which is not installed; "
+        "run: pip install 'wallaroo-spark[pipelines,cli]' [package-missing]\n"
     )
 
 
@@ -175,7 +178,8 @@ def test_the_list_of_verbs_loads_none_of_them() -> None:
     modules = loaded("--help")
 
     assert "wallaroo_spark.cli.main" in modules
-    assert not {name for name in modules if name.startswith(tuple(module for module, _, _ in program.VERBS.values()))}
+    verbs = tuple(f"{program.ROOM}.{module}" for module, _, _ in program.VERBS.values())
+    assert not {name for name in modules if name.startswith(verbs)}
 
 
 REFUSING = """
@@ -222,5 +226,5 @@ def test_receive_without_spark_names_the_extra(tmp_path: Path) -> None:
 
     assert ended.returncode == 1
     assert ended.stderr.endswith(
-        "this needs pyspark, which is not installed; run: pip install 'wallaroo-spark[spark]'\n"
+        "receive needs pyspark, which is not installed; run: pip install 'wallaroo-spark[spark]' [package-missing]\n"
     )

@@ -23,7 +23,9 @@ from wallaroo_spark.cli.receive import running
 from wallaroo_spark.cli.receive.config import ReceiveConfig, parse
 from wallaroo_spark.cli.receive.running import QuerySnapshot
 from wallaroo_spark.cli.receive.view import JsonView, PlainView
+from wallaroo_spark.cli.sessions import standard_error_to
 from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.observe.receiver import QueryStatus, ReceiverStatus
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -132,8 +134,8 @@ class Recorder:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.lines, name)
 
-    def listening(self, config: ReceiveConfig, addresses: list[str], registry: str, page: str) -> None:
-        self.lines.listening(config, addresses, registry, page)
+    def listening(self, config: ReceiveConfig, addresses: list[str], registry: str, page: str, ui: str) -> None:
+        self.lines.listening(config, addresses, registry, page, ui)
         self._on_listening()
 
 
@@ -199,15 +201,15 @@ def test_a_failed_query_gives_our_own_reason_where_there_is_one() -> None:
     )
     theirs = Exception("[STREAM_FAILED] Disk is full.\n\tat org.apache")
 
-    assert running._failed(ours).message == "the query failed: stream 7 is gone; wait"
-    assert running._failed(theirs).message == (
+    assert running.failed_query(ours).message == "the query failed: stream 7 is gone; wait"
+    assert running.failed_query(theirs).message == (
         "the query failed: [STREAM_FAILED] Disk is full; correct that and start it again: it continues from its "
         "checkpoint"
     )
 
 
 def snapshot(rows: int) -> QuerySnapshot:
-    return QuerySnapshot({"workers": [], "query": {"committed_batch": 3}}, rows, 4, 10.0)
+    return QuerySnapshot(ReceiverStatus("orders", 0.0, query=QueryStatus("running", committed_batch=3)), rows, 4, 10.0)
 
 
 def test_with_json_each_line_is_an_object_with_its_event(config: Callable[..., ReceiveConfig]) -> None:
@@ -215,7 +217,7 @@ def test_with_json_each_line_is_an_object_with_its_event(config: Callable[..., R
     view = JsonView(0.0, said.append)
 
     view.starting(config())
-    view.listening(config(), ["here:1"], "", "http://here/")
+    view.listening(config(), ["here:1"], "", "http://here/", "")
     view.show(snapshot(5))
     JsonView(3600.0, said.append).show(snapshot(6))
     view.stopping("SIGTERM")
@@ -248,7 +250,7 @@ def test_a_line_that_says_nothing_new_comes_more_seldom() -> None:
 def test_standard_error_of_processes_started_inside_goes_to_the_file(tmp_path: Path) -> None:
     file = tmp_path / "spark.log"
 
-    with running._standard_error_to(str(file)):
+    with standard_error_to(file):
         subprocess.run([sys.executable, "-c", "import sys; sys.stderr.write('noise')"], check=True)
 
     assert file.read_text(encoding="utf-8") == "noise"

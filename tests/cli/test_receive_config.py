@@ -11,7 +11,9 @@ from click.testing import CliRunner
 
 from wallaroo_spark.cli.main import cli
 from wallaroo_spark.cli.receive.config import ReceiveConfig, SinkConfig, load, parse, problems
+from wallaroo_spark.cli.receive.running import event_writer
 from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.sinks.stores.stream import StreamSink
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 LEAST: dict[str, Any] = {"receiver": "orders", "checkpoint": "ck", "sink": {"format": "parquet", "path": "rows"}}
@@ -79,13 +81,16 @@ def test_values_reach_spark_as_it_writes_them() -> None:
         ({"sink": "parquet"}, "r.yaml: sink is 'parquet', and must contain names and values"),
         (
             {"sink": {"format": "noop", "mode": "apend"}},
-            "r.yaml: sink.mode 'apend' is not one of append, update, complete",
+            "r.yaml: option sink.mode: 'apend' is not one of append, update, complete",
         ),
         (
             {"trigger": {"processingTime": "1 second", "availableNow": True}},
             "r.yaml: trigger has processingTime and availableNow, and a query has one trigger; remove one of them",
         ),
-        ({"trigger": {"availableNow": "maybe"}}, "r.yaml: trigger.availableNow is 'maybe'; it is true or false"),
+        (
+            {"trigger": {"availableNow": "maybe"}},
+            "r.yaml: option trigger.availableNow: 'maybe' cannot be read; expected true or false",
+        ),
         (
             {"spark": {"master": "local"}},
             "r.yaml: spark: master is no setting of Spark's; their names start with spark.",
@@ -112,6 +117,25 @@ def test_everything_that_is_missing_is_said_at_once() -> None:
 
 def test_a_file_format_needs_a_path() -> None:
     assert refusal({"sink": {"format": "parquet"}}).startswith("r.yaml lacks sink.path (where the parquet files go)")
+
+
+def test_a_durable_stream_needs_its_application_and_its_name() -> None:
+    assert refusal({"sink": {"format": "stream"}}).startswith(
+        "r.yaml lacks sink.path (the folder of the application), sink.options.stream (the stream that takes the rows"
+    )
+    sink = {"format": "stream", "path": "shop", "options": {"stream": "shop/orders", "formt": "cloudevents"}}
+    assert refusal({"sink": sink}).startswith(
+        "r.yaml: sink.options.formt is not known; did you mean sink.options.format?"
+    )
+
+
+def test_the_options_of_a_durable_stream_are_settings_of_its_sink(tmp_path: Path) -> None:
+    options = {"stream": "shop/orders", "format": "cloudevents", "timeout": "90s", "max_unread": "1m"}
+    sink = {"format": "stream", "path": str(tmp_path / "shop"), "options": options}
+    writer = event_writer(parse({**LEAST, "checkpoint": str(tmp_path), "sink": sink}, "r.yaml"))
+
+    assert isinstance(writer.sink, StreamSink)
+    assert (writer.sink.name, writer.checkpoint) == ("shop.orders", str(tmp_path))
 
 
 def test_a_secret_is_not_repeated_in_an_error() -> None:

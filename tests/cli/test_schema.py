@@ -45,8 +45,8 @@ def person(tmp_path: Path) -> Person:
 
 def test_a_dry_run_shows_the_difference_and_changes_nothing(person: Person) -> None:
     first = person.run("apply", person.file(SHOP), "--dry-run").stdout
-    assert "+ Stream shop/orders (created)\n    partitions: 2\n    ttl: 604800.0\n" in first
-    assert first.endswith("A dry run: version 1 would be written, and nothing was changed.\n")
+    assert "+ Stream shop/orders (created)\n    partitions: 2\n    ttl: 7d\n" in first
+    assert "A dry run: version 1 would be written, and nothing was changed; of that version: it has the first" in first
     assert person.version() == 0
 
     person.run("apply", person.file(SHOP))
@@ -58,7 +58,7 @@ def test_a_dry_run_shows_the_difference_and_changes_nothing(person: Person) -> N
 
 
 def test_documents_may_come_from_standard_input(person: Person) -> None:
-    assert person.run("apply", "-", stdin=SHOP).stdout.endswith("Version 1 is written.\n")
+    assert "Version 1 is written; it has the first Token" in person.run("apply", "-", stdin=SHOP).stdout
 
     refused = person.run("apply", "-", stdin="kind: Steam\nname: a", status=1).stderr
     assert "standard input, line 1, column 7: kind 'Steam' is not known; did you mean Stream?" in refused
@@ -93,6 +93,7 @@ def test_a_branch_that_is_not_newer_is_not_applied(person: Person) -> None:
 
 
 def test_objects_are_listed_by_kind(person: Person) -> None:
+    Path(person.app).mkdir()
     assert person.run("get", "all").stdout == "The schema has version 0, and no such object.\n"
     person.run("apply", person.file(SHOP))
 
@@ -185,3 +186,43 @@ def test_an_application_has_to_be_named() -> None:
 
     assert result.exit_code == 2
     assert "give --app FOLDER, or set WALLAROO_APP, or use --context" in result.stderr
+
+
+def test_the_first_and_the_last_token_say_what_they_change_for_everybody(tmp_path: Path) -> None:
+    runner, app, files = CliRunner(), str(tmp_path / "app"), [tmp_path / "shop.yaml", tmp_path / "token.yaml"]
+    files[0].write_text("kind: Namespace\nname: shop\n", encoding="utf-8")
+    files[1].write_text("kind: Token\nname: t\npermissions: [{access: all, namespace: shop}]\n", encoding="utf-8")
+
+    plain, tried, first, again = (
+        runner.invoke(cli, ["apply", str(file), "--app", app, *more])
+        for file, more in ((files[0], ()), (files[1], ("--dry-run",)), (files[1], ()), (files[1], ()))
+    )
+    refused = runner.invoke(cli, ["delete", "token", "t", "--app", app])
+    there = runner.invoke(cli, ["get", "tokens", "--app", app])
+    opened = runner.invoke(cli, ["delete", "token", "t", "--app", app, "--yes"])
+
+    assert plain.output.endswith("Version 1 is written.\n")
+    for one in (tried, first):
+        assert "gateways refuse every client without a token" in one.output
+    assert "refuse" not in again.output
+    assert (refused.exit_code, "[last-token]" in refused.output) == (1, True)
+    assert "t" in there.output.split()
+    assert (opened.exit_code, "everybody who reaches a gateway may do everything" in opened.output) == (0, True)
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ("get", "streams"),
+        ("describe", "stream", "shop/orders"),
+        ("status",),
+        ("pipelines", "list"),
+        ("pipelines", "instances", "shop/fulfil"),
+        ("token", "list"),
+    ],
+)
+def test_a_folder_that_is_not_there_is_said_to_be_that(verb: tuple[str, ...], tmp_path: Path) -> None:
+    ended = CliRunner().invoke(cli, [*verb, "--app", str(tmp_path / "nothing")])
+
+    assert ended.exit_code == 1
+    assert f"there is no folder {tmp_path / 'nothing'}, so there is no application" in ended.output

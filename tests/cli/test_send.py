@@ -13,8 +13,8 @@ import pytest
 
 from tests.cli.conftest import COOKIE, PROGRAM, Desk, Run
 from tests.waiting import SECONDS, eventually
-from wallaroo_spark.cli.common import count, size
-from wallaroo_spark.cli.send.view import InputProgress, summary, waits
+from wallaroo_spark.cli.send.view import InputProgress, SendView, summary, waits
+from wallaroo_spark.texts import count, size
 
 
 def last_line(text: str) -> Any:
@@ -186,7 +186,7 @@ def test_uncommitted_messages_are_waited_for(desk: Desk, orders: Path) -> None:
 
 
 def test_the_reason_of_a_waiting_send_is_shown_in_words() -> None:
-    fresh, busy = InputProgress("a", 10, True), InputProgress("b", 10, True, messages=3)
+    fresh, busy = InputProgress("a", 10, True), InputProgress("b", 10, True, messages=3, sent=9)
     done = InputProgress("c", 10, True, messages=3, outcome="done")
 
     assert waits("credit", [busy]) == "credit from the worker"
@@ -194,6 +194,15 @@ def test_the_reason_of_a_waiting_send_is_shown_in_words() -> None:
     assert waits(None, [fresh]) == "a session with a worker"
     assert waits(None, [fresh, busy]) == "Spark to commit"
     assert waits(None, [done]) == ""
+    followed = InputProgress("d", 10, True, messages=3, sent=9, acknowledged=9)
+    assert waits(None, [followed]) == ""
+
+
+def test_a_file_that_grows_is_not_more_acknowledged_than_it_has() -> None:
+    view = SendView([], 1.0, as_json=False)
+    view.inputs = {"a": InputProgress("a", 18, True, messages=2, bytes=27, sent=29, acknowledged=29)}
+
+    assert view._total() == "2 messages sent, 29 B of 29 B acknowledged"
 
 
 def test_a_summary_tells_a_part_from_the_whole() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from proving.pages.settings import settings_table
+from proving.pages.settings_tables import TABLES, with_tables
 from tests.conftest import ROOT
-from wallaroo_spark.cli.pages.settings import settings_table
-from wallaroo_spark.cli.pages.settings_tables import TABLES, with_tables
 from wallaroo_spark.settings import rows
 
 EVERY = [table for tables in TABLES.values() for table in tables.values()]
@@ -18,7 +18,7 @@ EVERY = [table for tables in TABLES.values() for table in tables.values()]
 def test_a_page_has_the_tables_of_the_code(page: str) -> None:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
 
-    assert text == with_tables(page, text), "run: python -m wallaroo_spark.cli.pages.settings_tables docs"
+    assert text == with_tables(page, text), "run: python -m proving.pages"
 
 
 @pytest.mark.parametrize("table", EVERY, ids=lambda table: table.__name__)

@@ -12,10 +12,10 @@ from tests.cli.conftest import TOKEN, Desk
 from tests.worker.running import TOKEN as WORKERS_TOKEN
 from tests.worker.running import fleet
 from wallaroo_spark.cli.main import cli
-from wallaroo_spark.inner.trust import status_token
+from wallaroo_spark.inner.client import status_token
+from wallaroo_spark.observe.faces.as_json import from_json
 from wallaroo_spark.pubsub.topic_catalog import PublisherProgress, TopicCatalog, TopicRecord, leases_of
 from wallaroo_spark.registry import NO_QUERY
-from wallaroo_spark.status import from_json
 
 
 def status(desk: Desk, *arguments: str, receiver: str = "") -> Result:
@@ -36,14 +36,14 @@ def test_a_serving_worker_is_a_row_of_the_table(desk: Desk) -> None:
     assert row.split()[-4:] == ["MiB", "0", "0", "none"]
 
 
-def test_json_holds_the_model_the_older_keys_and_no_secret(desk: Desk) -> None:
+def test_json_holds_the_model_and_no_secret(desk: Desk) -> None:
     shown = status(desk, "--json")
 
     answer = json.loads(shown.stdout)
     assert (shown.exit_code, answer["running"], answer["driver"]) == (0, True, "driver-of-the-tests")
     assert (answer["cause"]["code"], answer["schema"]) == ("no-connector", 1)
     assert [slot["state"] for slot in answer["slots"]] == ["serving"]
-    assert answer["workers"][0]["worker"]["budget_bytes"] == answer["slots"][0]["memory_budget"] == 256 << 20
+    assert answer["slots"][0]["memory_budget"] == 256 << 20
     assert from_json(answer).slots[0].address == desk.address
     assert TOKEN not in shown.output
 
@@ -65,7 +65,7 @@ def test_a_receiver_that_does_not_run_is_said_to_be_so(desk: Desk) -> None:
     assert (shown.exit_code, as_json.exit_code) == (1, 1)
     assert shown.stdout.startswith("Receiver 'nobody' does not run: no driver and no worker holds a lease")
     answer = json.loads(as_json.stdout)
-    assert (answer["running"], answer["driver"], answer["workers"]) == (False, None, [])
+    assert (answer["running"], answer["driver"], answer["slots"]) == (False, None, [])
     assert answer["cause"]["code"] == "not-running"
 
 
@@ -75,7 +75,7 @@ def test_a_slot_that_nobody_serves_is_vacant(desk: Desk) -> None:
     shown = status(desk, "--json")
 
     assert shown.exit_code == 1
-    assert [slot["state"] for slot in json.loads(shown.stdout)["workers"]] == ["serving", "vacant"]
+    assert [slot["state"] for slot in json.loads(shown.stdout)["slots"]] == ["serving", "vacant"]
 
 
 def test_a_slot_that_waits_for_its_query_is_not_served(desk: Desk) -> None:

@@ -19,7 +19,7 @@ from wallaroo_spark.cli.support import bundle as bundle_module
 from wallaroo_spark.cli.support.bundle import Bundle
 from wallaroo_spark.cli.support.cleaning import Cleaner
 from wallaroo_spark.connector import BlockingConnector
-from wallaroo_spark.inner.trust import status_token
+from wallaroo_spark.inner.client import status_token
 
 PAYLOAD = "payload-of-a-customer"
 PAGE_TOKEN = "page-token-of-the-tests"

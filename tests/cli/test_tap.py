@@ -12,10 +12,8 @@ from tests.cli.conftest import COOKIE, TOKEN, Desk
 from tests.waiting import eventually
 from wallaroo_spark.cli.main import cli
 from wallaroo_spark.connector import BlockingConnector
-from wallaroo_spark.inner.client import WorkerClient
-from wallaroo_spark.inner.plan_call import PlanQuestion
-from wallaroo_spark.inner.sample_call import SampleQuestion
-from wallaroo_spark.inner.trust import status_token, tap_token
+from wallaroo_spark.inner.calls import PlanQuestion, SampleQuestion
+from wallaroo_spark.inner.client import WorkerClient, status_token, tap_token
 
 SECONDS = 60.0
 

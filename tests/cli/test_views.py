@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from typing import Any
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -13,23 +13,25 @@ from wallaroo_spark.cli.receive.running import QuerySnapshot
 from wallaroo_spark.cli.receive.view import LiveView
 from wallaroo_spark.cli.send.inputs import SendInput
 from wallaroo_spark.cli.send.view import BarView, make_view
-from wallaroo_spark.cli.tables import faults, slots_table
 from wallaroo_spark.connector import FeedProgress, FeedResult, Stdin
+from wallaroo_spark.observe.faces.terminal import BRIEF, slots_view
+from wallaroo_spark.observe.receiver import QueryStatus, ReceiverStatus, SlotStatus
 
-WORKER = {
-    "connect": "192.168.100.20:7100",
-    "sessions": 1000,
-    "streams": 1000,
-    "buffered_bytes": 128 << 20,
-    "budget_bytes": 256 << 20,
-    "pressure": "hard",
-    "counts": {"messages": 123_456_789, "fault:wrong-cookie": 2, "fault:no-credit": 1, "replayed": 5},
-}
-SLOTS: list[dict[str, Any]] = [
-    {"slot": 0, "state": "serving", "submissions": 1, "last_error": "", "worker": WORKER},
-    {"slot": 1, "state": "down", "submissions": 3, "last_error": "the executor was lost"},
-]
-SNAPSHOT = QuerySnapshot({"workers": SLOTS, "query": {"committed_batch": 7}}, 5000, 8, 10.0)
+BUSY = SlotStatus(
+    0,
+    "serving",
+    address="192.168.100.20:7100",
+    submissions=1,
+    sessions=1000,
+    streams=1000,
+    memory_used=128 << 20,
+    memory_budget=256 << 20,
+    pressure="hard",
+    counts={"messages": 123_456_789, "fault:wrong-cookie": 2, "fault:no-credit": 1, "replayed": 5},
+)
+LOST = SlotStatus(1, "lost", submissions=3, last_error="the executor was lost")
+STATUS = ReceiverStatus("orders", 0.0, slots=(BUSY, LOST), query=QueryStatus("running", committed_batch=7))
+SNAPSHOT = QuerySnapshot(STATUS, 5000, 8, 10.0)
 CONFIG = parse({"receiver": "orders", "checkpoint": "c", "sink": {"format": "noop"}}, "r.yaml")
 
 
@@ -44,7 +46,7 @@ def text(console: Console) -> str:
 
 
 def test_a_busy_slot_fits_into_a_line(console: Console) -> None:
-    console.print(slots_table(SLOTS))
+    console.print(slots_view(STATUS, columns=BRIEF))
 
     lines = text(console).splitlines()
     assert len(lines) == 3
@@ -52,23 +54,19 @@ def test_a_busy_slot_fits_into_a_line(console: Console) -> None:
         "0", "serving", "192.168.100.20:7100", "1,000", "1,000", "123,456,789", "50%", "of", "256", "MiB",
         "hard", "3",
     ]  # fmt: skip
-    assert lines[2].split() == ["1", "down"]
+    assert lines[2].split() == ["1", "lost"]
 
 
 def test_a_buffer_with_a_little_in_it_is_not_called_empty(console: Console) -> None:
-    console.print(slots_table([{**SLOTS[0], "worker": {**WORKER, "buffered_bytes": 1}}]))
+    console.print(slots_view(replace(STATUS, slots=(replace(BUSY, memory_used=1),)), columns=BRIEF))
 
     assert "<1% of 256 MiB" in text(console)
-
-
-def test_only_faults_count_as_faults() -> None:
-    assert faults(WORKER) == 3
 
 
 def test_the_live_table_shows_slots_rate_and_errors(console: Console) -> None:
     with LiveView(console, "/tmp/spark.log") as view:
         view.starting(CONFIG)
-        view.listening(CONFIG, ["a:1", "b:2"], "redis://shown", "http://127.0.0.1:4140/")
+        view.listening(CONFIG, ["a:1", "b:2"], "redis://shown", "http://127.0.0.1:4140/", "http://127.0.0.1:4040")
         view.show(QuerySnapshot(SNAPSHOT.status, 1000, 1, 8.0))
         view.show(SNAPSHOT)
         view.stopping("SIGINT")

@@ -68,7 +68,7 @@ class FakeGateway:
         self.token = ""
         """The token that requests need; empty: none."""
         self.lose_answers = 0
-        """So many publishes are written without an answer."""
+        """So many publishes, and changes of groups, are done without an answer."""
         self.silent = False
         """Whether PublishMany gives no answer."""
         self.publishes = 0
@@ -205,6 +205,25 @@ class FakeGateway:
         self.memory.cancelled.append((request.pipeline, request.partition, request.instance))
         return pb.CancelReply()
 
+    async def TakeAway(self, request: Any, context: Any) -> Any:
+        """Take deliveries away."""
+        return pb.TakeAwayReply()
+
+    async def ChangeGroup(self, request: Any, context: Any) -> Any:
+        """Change a group; of the changes only deleting does something."""
+        found = [key for key in self.memory.cursors if key[:2] == (request.stream, request.group)]
+        if request.action != pb.ChangeGroupRequest.DELETE:
+            return pb.ChangeGroupReply(partitions=1)
+        if not found:
+            text = f"there is no group {request.group}"
+            await self._refuse(context, grpc.StatusCode.FAILED_PRECONDITION, "request-refused", text)
+        for key in found:
+            del self.memory.cursors[key]
+        if self.lose_answers:
+            self.lose_answers -= 1
+            await self._refuse(context, grpc.StatusCode.UNAVAILABLE, "", "the gateway ends")
+        return pb.ChangeGroupReply(partitions=len(found))
+
     async def _member(self, context: Any, event: Any, next_one: Any, acked: Any, concurrency: int) -> None:
         open_ones: dict[int, tuple[int, Any]] = {}
         staged: dict[int, list[Any]] = {}
@@ -258,7 +277,7 @@ class FakeGateway:
             self.wake()
         elif kind == "begin":
             staged[body.delivery] = []
-            state = pb.StatementResult(delivery=body.delivery, place=-1, state=pb.StatementResult.PENDING)
+            state = pb.StatementResult(delivery=body.delivery, place=-1, state=pb.StatementResult.APPLIED)
             await context.write(event(statement=state))
         elif kind == "statement":
             known = body.events.stream in self.memory.streams

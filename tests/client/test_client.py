@@ -41,6 +41,15 @@ async def test_a_publish_whose_answer_is_lost_is_written_once(gateway: FakeGatew
     assert gateway.publishes == 3
 
 
+async def test_a_group_is_deleted_though_the_answer_to_that_is_lost(gateway: FakeGateway) -> None:
+    gateway.memory.cursors = {("shop/orders", "billing", number): 1 for number in range(2)}
+    gateway.lose_answers = 1
+    async with client_of(gateway) as client:
+        assert await client.change_group("shop/orders", "billing", "delete") == 0
+        with pytest.raises(PipelineError, match="there is no group billing"):
+            await client.change_group("shop/orders", "billing", "delete")
+
+
 async def test_another_gateway_answers_when_one_has_died(gateway: FakeGateway) -> None:
     other = await FakeGateway(gateway.memory).start()
     async with AsyncClient([gateway.address, other.address], retry=SOON) as client:

@@ -6,7 +6,7 @@ import grpc
 import pytest
 from grpc.aio import AioRpcError, Metadata
 
-from wallaroo_spark.client.refusals import INTERRUPTED, may_try_again, refusal
+from wallaroo_spark.client.refusals import INTERRUPTED, MAYBE_ANSWERED, WRITTEN_ONCE, may_try_again, refusal
 from wallaroo_spark.errors import PipelineError, TransportError
 
 
@@ -29,3 +29,11 @@ def test_a_message_that_is_too_large_for_grpc_is_not_sent_again(text: str) -> No
     assert not may_try_again(error)
     assert isinstance(refusal(error, "publish"), PipelineError)
     assert may_try_again(failed(grpc.StatusCode.RESOURCE_EXHAUSTED, "the queue is full", "gateway-busy"))
+
+
+def test_a_late_answer_is_repeated_for_events_and_not_for_calls() -> None:
+    late = failed(grpc.StatusCode.DEADLINE_EXCEEDED, "")
+    assert "which are written once" in str(refusal(late, "publish to s", WRITTEN_ONCE))
+    text = str(refusal(late, "call e", MAYBE_ANSWERED))
+    assert "the consumer may have done the work; call again if that may be done twice" in text
+    assert "written once" not in text

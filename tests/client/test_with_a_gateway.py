@@ -22,10 +22,22 @@ from wallaroo_spark.client import (
     StreamDelivery,
     stage,
 )
-from wallaroo_spark.errors import PipelineError
+from wallaroo_spark.errors import LocalProtocolError, PipelineError
+from wallaroo_spark.pipelines.controller.messages.events import GroupJoined
+from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.testing.memory_application import MemoryApplication, ServedGateway, serving
 
 SOON = Backoff(initial=0.01, maximum=0.05)
+INPUT = """
+kind: Stream
+name: orders
+namespace: shop
+"""
+TARGET = """
+kind: Stream
+name: shipments
+namespace: shop
+"""
 
 
 @pytest.fixture
@@ -85,6 +97,56 @@ async def test_a_transaction_is_written_with_its_ack(gateway: ServedGateway) -> 
         for record in records
         if record.type == "b"
     ] == [b"1", b"2"]
+
+
+async def test_a_transaction_whose_target_is_deleted_before_its_ack_is_rejected() -> None:
+    application = MemoryApplication(f"{INPUT}---{TARGET}")
+    try:
+        async with serving(application) as served, AsyncClient(served.address, retry=SOON) as client:
+            await client.publish("shop/orders", Event("a"))
+            deliveries = client.consume("shop/orders", group="g", start="beginning")
+            delivery = await anext(deliveries)
+            with pytest.raises(LocalProtocolError, match="the stream shop/shipments was deleted"):
+                await _delete_the_target(application, delivery)
+            again = await anext(deliveries)
+            assert (again.first, [event.type for event in again.events]) == (1, ["a"])
+            await again.ack()
+    finally:
+        application.close()
+    assert not application.records[PartitionKey("shop/shipments", 0)]
+
+
+async def test_partitions_that_are_added_while_a_group_is_away_lose_and_repeat_nothing() -> None:
+    application = MemoryApplication(f"{INPUT}partitions: 2\n")
+    events = [Event("a", number, id=str(number)) for number in range(20)]
+    try:
+        async with serving(application) as served, AsyncClient(served.address, retry=SOON) as client:
+            async with client.consume("shop/orders", group="g", start="latest"):
+                await until(lambda: any(isinstance(one, GroupJoined) for _, one in application.seen))
+            places = await client.publish("shop/orders", *events)
+            application.apply(f"{INPUT}partitions: 3\n")
+            await until(lambda: served.gateway.core.schema.partitions("shop/orders") == 3)
+            assert await client.publish("shop/orders", *events) == places
+            more = await client.publish("shop/orders", *(Event("a", number) for number in range(20, 40)))
+            assert {place.partition for place in more} == {0, 1, 2}
+
+            found: list[Any] = []
+            async with client.consume("shop/orders", group="g", start="latest", max_events=50) as deliveries:
+                async for delivery in deliveries:
+                    async with delivery:
+                        found += [event.value for event in delivery.events]
+                    if len(found) >= 40:
+                        break
+    finally:
+        application.close()
+    assert sorted(found) == [*range(40)]
+
+
+async def _delete_the_target(application: MemoryApplication, delivery: StreamDelivery) -> None:
+    async with delivery.transaction() as transaction:
+        await transaction.publish("shop/shipments", Event("b"))
+        application.apply(INPUT)
+        await until(lambda: delivery.over)
 
 
 async def _write_nowhere(delivery: StreamDelivery) -> None:

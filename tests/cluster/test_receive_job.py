@@ -160,7 +160,7 @@ def test_a_job_outlives_a_killed_worker_and_stops_when_terminated(
         )
         first = send(tmp_path, "draft-be")
         slots = json.loads(verb("status", "--json").stdout)
-        workers = {slot["worker"]["pid"]: slot["worker"]["counts"] for slot in slots["workers"]}
+        workers = {slot["pid"]: slot["counts"] for slot in slots["slots"]}
         where = [in_the_projects_python_on_the_cluster(pid) for pid in workers]
         victim = next(pid for pid, counts in workers.items() if counts.get("messages"))
         os.kill(victim, signal.SIGKILL)

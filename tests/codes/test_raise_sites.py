@@ -11,8 +11,8 @@ from tests.test_errors import classes
 from tests.test_imports import FILES, relative
 from wallaroo_spark.codes import ENTRIES
 from wallaroo_spark.connector import CONNECTOR_CODES
+from wallaroo_spark.observe.causes import CODES
 from wallaroo_spark.protocol import Fault
-from wallaroo_spark.status import CODES
 
 ERRORS = {kind.__name__ for kind in classes()}
 WITHOUT = {

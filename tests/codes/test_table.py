@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -11,8 +13,8 @@ import pytest
 from tests.conftest import ROOT
 from tests.test_documents import anchors
 from wallaroo_spark.codes import ENTRIES, GROUPS, CodeEntry, search
-from wallaroo_spark.status.application.cause import HEALTHY as OF_APPLICATIONS
-from wallaroo_spark.status.cause import HEALTHY
+from wallaroo_spark.observe.causes import HEALTHY
+from wallaroo_spark.observe.causes import HEALTHY as OF_APPLICATIONS
 
 CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 ALERTS = ROOT / "conf" / "prometheus" / "wallaroo-alerts.yaml"
@@ -36,7 +38,7 @@ def test_an_entry_leads_to_a_section(entry: CodeEntry) -> None:
 
 
 def test_no_name_has_two_meanings() -> None:
-    names = [name for group in GROUPS for entry in group.entries for name in (entry.code, *entry.also)]
+    names = [name for group in GROUPS.values() for entry in group.entries for name in (entry.code, *entry.also)]
 
     assert [name for name, count in Counter(names).items() if count > 1] == []
 
@@ -46,3 +48,11 @@ def test_every_alert_leads_to_a_code() -> None:
 
     assert alerts
     assert [alert for alert in alerts if len(search(alert).named) != 1] == []
+
+
+def test_importing_the_sdk_does_not_read_the_table() -> None:
+    program = "import sys, wallaroo_spark.connector, wallaroo_spark.codes; print('tomllib' in sys.modules)"
+
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert ended.stdout == "False\n"

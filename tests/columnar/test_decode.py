@@ -29,7 +29,7 @@ from wallaroo_spark.protocol import (
     Notify,
     Revision,
 )
-from wallaroo_spark.protocol.wire import structs
+from wallaroo_spark.protocol.frames import structs
 
 units = st.sampled_from(("ns", "us", "ms", "s"))
 

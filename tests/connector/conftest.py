@@ -9,7 +9,7 @@ import pytest
 
 from tests.waiting import SECONDS
 from wallaroo_spark.connector import Backoff
-from wallaroo_spark.connector import message_columns as message_columns_module
+from wallaroo_spark.connector import record as message_columns_module
 
 REVISIONS = ("draft-le", "draft-be", "v3")
 QUICK = Backoff(initial=0.01, maximum=0.05, give_up_after=SECONDS)

@@ -47,7 +47,7 @@ def records(items: list[Any]) -> Records:
             r"max_unacknowledged: 1000000.0 is not an int .*; write 1000000 \[argument-type\]$",
         ),
         ({"revision": "v9"}, ValueError, "setting revision: 'v9' is not one of draft-le, draft-be, v3"),
-        ({"wrokers": "a:1"}, TypeError, r"Connector\(\) has no setting 'wrokers'; did you mean 'workers'"),
+        ({"wrokers": "a:1"}, TypeError, r"Connector\(\) has no setting 'wrokers'; did you mean workers\?"),
     ],
 )
 @pytest.mark.parametrize("form", [Connector, BlockingConnector])

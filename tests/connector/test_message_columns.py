@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wallaroo_spark.connector import Record
-from wallaroo_spark.connector import message_columns as message_columns_module
-from wallaroo_spark.connector.message_columns import GroupedRecords, MessageColumns, grouped
+from wallaroo_spark.connector import record as message_columns_module
+from wallaroo_spark.connector.record import GroupedRecords, MessageColumns, grouped
 from wallaroo_spark.errors import LocalProtocolError
 
 records = st.builds(

@@ -7,7 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
-from wallaroo_spark.sidecar import plan_names
+from wallaroo_spark.sidecar import plan_files
 from wallaroo_spark.steps import AnyStep, Step, at_each
 
 DIRECTORY = "WALLAROO_TEST_DEATHS"
@@ -55,8 +55,8 @@ class Deaths:
         # A worker has received something before anybody reads from it.
         if server := sys.modules.get("wallaroo_spark.worker.buffer.delivery"):
             server.__dict__["ROWS_A_BATCH"] = ROWS_A_BATCH
-        if watcher := sys.modules.get("wallaroo_spark.checkpoint.watcher"):
-            watcher.__dict__["PURGE_BATCHES"] = 1
+        if follower := sys.modules.get("wallaroo_spark.checkpoint.commits"):
+            follower.__dict__["PURGE_BATCHES"] = 1
         try:
             os.rename(self._armed / step.name, self._done / step.name)
         except FileNotFoundError:
@@ -71,6 +71,6 @@ def be_mortal() -> None:
     if DIRECTORY not in os.environ:
         return
     # Every plan is named, though there are few streams.
-    plan_names.INLINE_BYTES = 0
+    plan_files.INLINE_BYTES = 0
     os.environ["PYTHONPATH"] = os.pathsep.join(PATH)
     at_each(Deaths(Path(os.environ[DIRECTORY])).passed)

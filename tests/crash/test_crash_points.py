@@ -28,6 +28,16 @@ A_SHORT_STREAM = 10
 """Messages of each stream that ends in a round."""
 BEFORE_THE_COMMIT = {Step.OFFSETS_WRITTEN, Step.SINK_WRITTEN}
 """Steps at which a batch is planned and not committed."""
+ALL = tuple(Step)
+SOME = (
+    Step.BUFFERED,
+    Step.OFFSETS_WRITTEN,
+    Step.RANGE_HALF_READ,
+    Step.SINK_WRITTEN,
+    Step.COMMITS_WRITTEN,
+    Step.ACK_SENT,
+)
+"""One at least of worker, source, reading task, sink and driver, before and behind the commit."""
 SENDERS = {"shop-a": ("draft-le", ["a", "b"]), "shop-b": ("draft-be", ["c", "d"]), "shop-c": ("v3", ["e", "f"])}
 
 
@@ -82,9 +92,16 @@ def known_streams(checkpoint: Path) -> set[int]:
 
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("retention", [0, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("steps", "retention"),
+    [
+        pytest.param(SOME, 0, id="some"),
+        pytest.param(ALL, 0, id="all", marks=pytest.mark.long),
+        pytest.param(ALL, 1, id="all, with a retention", marks=pytest.mark.long),
+    ],
+)
 def test_nothing_is_lost_or_repeated_after_a_death_at_any_step(
-    drivers: Drivers, feeders: Feeders, tmp_path: Path, retention: int
+    drivers: Drivers, feeders: Feeders, tmp_path: Path, steps: tuple[Step, ...], retention: int
 ) -> None:
     """With a retention, each round also has streams that end; they are forgotten while processes die."""
     port, deaths = lasting_port(range(2)), Deaths(tmp_path / "deaths")
@@ -105,7 +122,7 @@ def test_nothing_is_lost_or_repeated_after_a_death_at_any_step(
     wanted: dict[str, list[str]] = {stream.name: [] for stream in streams}
     short: list[BlockingStream] = []
 
-    for number, step in enumerate(Step):
+    for number, step in enumerate(steps):
         last = (number + 1) * A_ROUND
         # Nothing moves any more, so the next process reaches the step because of the messages that are sent now.
         deaths.order(step)
@@ -129,7 +146,7 @@ def test_nothing_is_lost_or_repeated_after_a_death_at_any_step(
     if retention:
         # An end that a worker had not reported before it died is never recorded. These are reported.
         newest_ended = send_short_streams(connectors, wanted, "the last")
-        messages = itertools.count((len(Step) + 1) * A_ROUND)
+        messages = itertools.count((len(steps) + 1) * A_ROUND)
 
         def forgotten() -> bool:
             if not streams[0].unacknowledged:

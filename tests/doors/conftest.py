@@ -11,7 +11,7 @@ import pytest
 from tests.doors.keys import secrets_of
 from tests.pems import Pems
 from tests.worker.running import TOKEN, Fleet, Running, fleet
-from wallaroo_spark.inner.trust import status_token
+from wallaroo_spark.inner.client import status_token
 from wallaroo_spark.registry import EmbeddedRedis
 
 

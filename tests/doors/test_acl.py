@@ -18,9 +18,8 @@ from tests.worker.running import COOKIE, TOKEN, Fleet, Running, fleet
 from wallaroo_spark.cli.main import cli
 from wallaroo_spark.connector import BlockingConnector
 from wallaroo_spark.errors import RegistryError, TransportError
-from wallaroo_spark.inner.client import WorkerClient
-from wallaroo_spark.inner.plan_call import PlanQuestion
-from wallaroo_spark.inner.trust import status_token
+from wallaroo_spark.inner.calls import PlanQuestion
+from wallaroo_spark.inner.client import WorkerClient, status_token
 from wallaroo_spark.pubsub import subscribe
 from wallaroo_spark.pubsub.topic_catalog import TopicRecord
 from wallaroo_spark.references import PlannedRange, StreamKey

@@ -16,7 +16,7 @@ from tests.waiting import eventually
 from tests.worker.peer import Peer
 from tests.worker.running import COOKIE, TOKEN, Running
 from wallaroo_spark.errors import WallarooError
-from wallaroo_spark.inner.trust import status_token, tap_token
+from wallaroo_spark.inner.client import status_token, tap_token
 from wallaroo_spark.protocol import DRAFT_BE, V3, Error, Frame, Hello, Message, Notify, Ok, Revision
 from wallaroo_spark.protocol.sessions.worker_session import WorkerSession
 from wallaroo_spark.worker.flight_server import _TokenCheck
@@ -53,7 +53,7 @@ class TestConnectors:
 
         assert peer.next() is None
         assert plain.count("messages") == before
-        assert "stranger" not in plain.client.status()["instances"]
+        assert "stranger" not in plain.client.status()["connected"]
 
     def test_the_right_cookie_opens(self, plain: Running) -> None:
         assert isinstance(answer(Peer(plain, DRAFT_BE, "friend")), Ok)
@@ -80,7 +80,7 @@ class TestConnectors:
             except OSError:
                 continue
             assert answer(peer) is None
-        assert "shop-1" not in mutual.client.status()["instances"]
+        assert "shop-1" not in mutual.client.status()["connected"]
 
     def test_a_certificate_is_good_for_its_own_instance_alone(self, mutual: Running, pems: Pems) -> None:
         own = trusting(pems.ca, pems.client, pems.client_key)

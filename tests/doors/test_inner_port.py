@@ -28,9 +28,8 @@ from tests.worker.peer import Peer
 from tests.worker.running import COOKIE, TOKEN, Fleet, Running, fleet
 from wallaroo_spark.cli.main import cli
 from wallaroo_spark.errors import ConfigurationError, ReplayError, TransportError
-from wallaroo_spark.inner.client import Trust, WorkerClient
-from wallaroo_spark.inner.plan_call import PlanQuestion
-from wallaroo_spark.inner.trust import NAME, fleet_keys, local_socket, status_token
+from wallaroo_spark.inner.calls import PlanQuestion
+from wallaroo_spark.inner.client import NAME, Trust, WorkerClient, fleet_keys, local_socket, status_token
 from wallaroo_spark.options import Options
 from wallaroo_spark.protocol import DRAFT_BE
 from wallaroo_spark.receiver import Receiver

@@ -15,8 +15,8 @@ from tests.registry.tls import tls_in_front_of
 from tests.waiting import SECONDS
 from tests.worker.running import COOKIE, TOKEN, Fleet, Running
 from wallaroo_spark.errors import RegistryError
+from wallaroo_spark.inner.calls import PlanQuestion
 from wallaroo_spark.inner.client import Trust
-from wallaroo_spark.inner.plan_call import PlanQuestion
 from wallaroo_spark.options import Options
 from wallaroo_spark.protocol import Hello
 from wallaroo_spark.protocol.sessions.worker_session import WorkerSession

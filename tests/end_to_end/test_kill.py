@@ -32,8 +32,9 @@ def test_a_worker_killed_in_the_middle_of_a_stream_loses_and_repeats_nothing(
         for opened in streams:
             for number in range(1, 101):
                 opened.send(f"{opened.name} {number}".encode(), id=number)
-        before = receiver.status()["workers"]
-        owners = {slot["worker"]["instances"][0]: slot for slot in before}
+        status = receiver.status()
+        before = status.slots
+        owners = {one.name: before[one.slot] for one in status.instances}
         assert set(owners) == {"shop-a", "shop-b"}
         eventually(lambda: all(opened.acknowledged == 100 for opened in streams))
         batches.hold(lambda number: True)
@@ -43,27 +44,27 @@ def test_a_worker_killed_in_the_middle_of_a_stream_loses_and_repeats_nothing(
         assert batches.entered.wait(30)
 
         victim = owners["shop-a"]
-        port = int(victim["worker"]["connect"].rpartition(":")[2])
+        port = int(victim.address.rpartition(":")[2])
         (pid,) = listeners(port, descendants(os.getpid()))
         assert "pyspark" in command_of(pid)
         os.kill(pid, signal.SIGKILL)
-        eventually(lambda: receiver.status()["workers"][victim["slot"]]["submissions"] == 2)
+        eventually(lambda: receiver.status().slots[victim.slot].submissions == 2)
         for opened in streams:
             for number in range(151, 201):
                 opened.send(f"{opened.name} {number}".encode(), id=number)
         batches.go()
         for connector in connectors:
             connector.drain(60)
-        after = receiver.status()["workers"]
+        after = receiver.status().slots
         assert query.isActive
 
-    neighbour = owners["shop-b"]["slot"]
+    neighbour = owners["shop-b"].slot
     assert batches.values("a") == payloads("a", 1, 200)
     assert batches.values("b") == payloads("b", 1, 200)
-    assert after[victim["slot"]]["last_error"]
-    assert after[neighbour]["submissions"] == 1
-    assert after[neighbour]["worker"]["generation"] == before[neighbour]["worker"]["generation"]
-    assert after[neighbour]["worker"]["counts"].get("replayed", 0) == 0
+    assert after[victim.slot].last_error
+    assert after[neighbour].submissions == 1
+    assert after[neighbour].generation == before[neighbour].generation
+    assert after[neighbour].counts.get("replayed", 0) == 0
 
 
 @pytest.mark.parametrize("fixed", [False, True], ids=["any port", "a fixed port"])
@@ -79,23 +80,24 @@ def test_a_worker_that_is_stopped_for_good_is_replaced(
         for opened in streams:
             opened.send(f"{opened.name} 1".encode(), id=1)
         eventually(lambda: all(opened.acknowledged == 1 for opened in streams))
-        before = receiver.status()["workers"]
-        victim = next(slot for slot in before if slot["worker"]["instances"] == ["shop-a"])
-        os.kill(victim["worker"]["pid"], signal.SIGSTOP)
+        status = receiver.status()
+        victim = next(status.slots[one.slot] for one in status.instances if one.name == "shop-a")
+        assert victim.pid is not None
+        os.kill(victim.pid, signal.SIGSTOP)
         for opened in streams:
             for number in range(2, 51):
                 opened.send(f"{opened.name} {number}".encode(), id=number)
         for connector in connectors:
             connector.drain(120)
-        slot = victim["slot"]
+        slot = victim.slot
         # Its neighbour may have had all of it acknowledged before the next worker is there.
-        eventually(lambda: "worker" in receiver.status()["workers"][slot], seconds=120)
-        after = receiver.status()["workers"]
+        eventually(lambda: receiver.status().slots[slot].answers, seconds=120)
+        after = receiver.status().slots
         assert query.isActive
 
     assert [batches.values(name) for name in "ab"] == [payloads(name, 1, 50) for name in "ab"]
-    assert after[slot]["submissions"] == 2
-    assert after[slot]["worker"]["generation"] > victim["worker"]["generation"]
-    assert not fixed or after[slot]["worker"]["connect"] == victim["worker"]["connect"]
-    assert after[1 - slot]["submissions"] == 1
-    eventually(lambda: not Path(f"/proc/{victim['worker']['pid']}").exists(), seconds=30)
+    assert after[slot].submissions == 2
+    assert after[slot].generation > victim.generation
+    assert not fixed or after[slot].address == victim.address
+    assert after[1 - slot].submissions == 1
+    eventually(lambda: not Path(f"/proc/{victim.pid}").exists(), seconds=30)

@@ -73,7 +73,7 @@ def test_few_messages_wait_for_more(spark: SparkSession, receiver: Receiver, fee
         for number in range(first, first + 10):
             stream.send(payload("drops", number), id=number)
         if first == 1:
-            eventually(lambda: any(slot["worker"]["buffered_bytes"] for slot in receiver.status()["workers"]))
+            eventually(lambda: any(slot.memory_used for slot in receiver.status().slots))
     connector.drain(60)
 
     assert sizes(batches) == [20]

@@ -28,9 +28,9 @@ from tests.pubsub.running import COOKIE, TOPIC, Client
 from tests.receiver.drivers import Drivers
 from tests.receiver.support import Feeders
 from tests.waiting import eventually
-from wallaroo_spark.pubsub.items import Epoch
 from wallaroo_spark.pubsub.messages import Snapshot
 from wallaroo_spark.pubsub.subscribing.subscription import Subscription, subscribe
+from wallaroo_spark.pubsub.times import Epoch
 from wallaroo_spark.pubsub.topic_catalog import TopicCatalog
 from wallaroo_spark.registry import EmbeddedRedis
 

@@ -139,13 +139,13 @@ def test_a_query_that_the_receiver_did_not_start_fails_with_the_way_out(
 ) -> None:
     way_out = r"receiver 'orders' did not start this query, .*; start it with receiver\.start_query\("
     plain = receiver.stream().writeStream.format("noop").option("checkpointLocation", str(tmp_path / "plain"))
-    eventually(lambda: [slot["state"] for slot in receiver.status()["workers"]] == ["waiting"])
+    eventually(lambda: [slot.state for slot in receiver.status().slots] == ["waiting"])
     alone = plain.start()
     with pytest.raises(StreamingQueryException, match=way_out):
         alone.awaitTermination(90)
 
     own = receiver.start(receiver.stream().writeStream.format("noop"), checkpoint=str(tmp_path / "own"))
-    eventually(lambda: [slot["state"] for slot in receiver.status()["workers"]] == ["serving"])
+    eventually(lambda: [slot.state for slot in receiver.status().slots] == ["serving"])
     feeders.feed(feeders.connect("beside", addresses(receiver)), numbered("beside", 1, 5)).result(90)
     second = plain.start()
     with pytest.raises(StreamingQueryException, match=rf"and it feeds query {own.id}, not {second.id}"):

@@ -113,7 +113,7 @@ def test_connectors_of_every_revision_go_back_with_an_older_checkpoint(
 
         def committed(number: int) -> bool:
             return all(batches.values(name)[-1:] == [payload(name, number)] for name in sources) and not any(
-                slot["worker"]["buffered_bytes"] for slot in receiver.status()["workers"]
+                slot.memory_used for slot in receiver.status().slots
             )
 
         query = start()
@@ -188,7 +188,7 @@ def test_a_planned_batch_that_is_lost_is_left_out_when_that_is_allowed(
     with open_receiver(spark, 1, replay_timeout=1, fail_on_data_loss=False) as receiver:
         query = receiver.start(receiver.stream().writeStream.foreachBatch(batches), checkpoint=checkpoint)
         planned = _newest(Path(checkpoint) / "offsets")
-        eventually(lambda: receiver.status()["query"]["committed_batch"] == planned)
+        eventually(lambda: receiver.status().query.committed_batch == planned)
         connector = feeders.connect("shop-1", addresses(receiver))
         stream = connector.open("numbers")
         # The messages that were left out count as committed.
@@ -211,7 +211,7 @@ def test_a_receiver_can_be_started_again_after_it_was_stopped(
             connector = feeders.connect("shop-1", addresses(receiver))
             feeders.feed(connector, numbered("numbers", 1, begin + 49)).result(SECONDS)
             connector.close()
-        assert receiver.status()["workers"] == []
+        assert receiver.status().slots == ()
 
     assert batches.values("numbers") == payloads("numbers", 1, 100)
 
@@ -228,7 +228,7 @@ def test_stopping_frees_every_task_slot_and_may_come_while_starting(spark: Spark
 
     starting = threading.Thread(target=start)
     starting.start()
-    eventually(lambda: receiver.status()["workers"])
+    eventually(lambda: receiver.status().slots)
     receiver.stop()
     starting.join(SECONDS)
 

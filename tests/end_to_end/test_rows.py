@@ -212,7 +212,7 @@ def test_a_checkpoint_that_another_receiver_uses_is_refused(
         other.start(other.stream().writeStream.format("noop"), checkpoint=str(tmp_path / "mine"))
 
     assert query.isActive
-    assert receiver.status()["query"]["checkpoint"] == f"file://{checkpoint}"
+    assert receiver.status().query.checkpoint == f"file://{checkpoint}"
 
 
 def test_a_name_in_use_is_refused(spark: SparkSession, receiver: Receiver, file_redis: EmbeddedRedis) -> None:
@@ -221,7 +221,7 @@ def test_a_name_in_use_is_refused(spark: SparkSession, receiver: Receiver, file_
     with pytest.raises(ConfigurationError, match=r"'orders' is run by another driver .*; stop it, or give this one"):
         second.start()
 
-    assert all("worker" in slot for slot in receiver.status()["workers"])
+    assert all(slot.answers for slot in receiver.status().slots)
 
 
 def test_redis_may_be_emptied_while_messages_flow(
@@ -250,8 +250,8 @@ def test_redis_may_be_emptied_while_messages_flow(
 
     assert batches.values("steady") == payloads("steady", 1, 150)
     assert batches.values("late") == payloads("late", 1, 50)
-    eventually(lambda: [slot["state"] for slot in receiver.status()["workers"]] == ["serving"] * 2)
-    assert [slot["submissions"] for slot in receiver.status()["workers"]] == [1, 1]
+    eventually(lambda: [slot.state for slot in receiver.status().slots] == ["serving"] * 2)
+    assert [slot.submissions for slot in receiver.status().slots] == [1, 1]
 
 
 def test_the_status_tells_of_workers_and_query(
@@ -264,9 +264,9 @@ def test_the_status_tells_of_workers_and_query(
 
     status = receiver.status()
 
-    assert status["receiver"] == "orders"
-    assert status["query"]["active"]
-    assert status["query"]["committed_batch"] >= 0
-    assert status["query"]["watcher_error"] is None
-    assert "seen" in [name for slot in status["workers"] for name in slot["worker"]["instances"]]
+    assert status.name == "orders"
+    assert status.query.state == "running"
+    assert status.query.committed_batch is not None
+    assert status.query.watcher_error == ""
+    assert "seen" in [one.name for one in status.instances]
     assert COOKIE not in str(status)

@@ -69,7 +69,7 @@ def test_a_receiver_that_cannot_verify_its_workers_does_not_start_and_ends_their
     spark: SparkSession, pems: Pems, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # It cannot ask them to leave either, so there is nothing to wait for.
-    monkeypatch.setattr("wallaroo_spark.receiver.receiver.STOP_SECONDS", 1.0)
+    monkeypatch.setattr("wallaroo_spark.runtime.handle.STOP_SECONDS", 1.0)
     tls = {"tls.certificate": pems.server, "tls.key": pems.server_key, "tls.workersCa": pems.other_ca}
     with (
         pytest.raises(ConfigurationError, match=r"slot 0: .*verify failed.*tls\.workersCa"),

@@ -8,10 +8,10 @@ import pytest
 
 from tests.gateway.shop import event
 from wallaroo_spark.api import cloudevents_pb2 as ce
-from wallaroo_spark.gateway.cloud_events import event_of, rfc3339, to_wire
-from wallaroo_spark.gateway.limits import GatewayLimits
-from wallaroo_spark.gateway.refusals import Refused
+from wallaroo_spark.gateway.cloud_events import event_of, to_wire
+from wallaroo_spark.gateway.limits import GatewayLimits, Refused
 from wallaroo_spark.pipelines.controller.messages.values import CloudEvent
+from wallaroo_spark.pipelines.event_rules import rfc3339
 
 LIMITS = GatewayLimits()
 

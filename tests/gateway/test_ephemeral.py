@@ -15,12 +15,10 @@ from tests.gateway.test_server import refused
 from tests.waiting import SECONDS
 from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.api import pipelines_pb2_grpc as rpc
-from wallaroo_spark.gateway.limits import GatewayLimits
-from wallaroo_spark.gateway.refusals import Refused
-from wallaroo_spark.gateway.state.byte_budget import ByteBudget
-from wallaroo_spark.gateway.state.endpoints import Endpoints
+from wallaroo_spark.gateway.limits import ByteBudget, GatewayLimits, Refused
+from wallaroo_spark.gateway.server.peers import owner_of
+from wallaroo_spark.gateway.state.endpoints import Consumer, Endpoints
 from wallaroo_spark.gateway.state.exchanges import Exchanges
-from wallaroo_spark.gateway.state.owners import owner_of
 from wallaroo_spark.testing.memory_application import MemoryApplication, ServedGateway, serving
 
 pytestmark = pytest.mark.timeout(SECONDS)
@@ -69,6 +67,88 @@ def test_calls_go_to_the_consumer_with_most_room_and_wait_when_all_are_busy() ->
         "consumer-gone",
         "no-consumer",
     ]
+
+
+def test_consumers_take_turns_and_a_new_one_has_no_more_calls_than_the_others() -> None:
+    endpoints = Endpoints(GatewayLimits())
+    consumers = [endpoints.serve("e", 10, nothing)]
+
+    def call() -> Consumer:
+        consumer = endpoints.call("e", event("q"), (True, True), nothing).consumer
+        assert consumer is not None
+        endpoints.answer(consumer, pb.ServeMessage(call=consumer.last, event=event("a")))
+        return consumer
+
+    for _ in range(300):
+        call()
+    consumers += [endpoints.serve("e", 10, nothing), endpoints.serve("e", 10, nothing)]
+    taken = [call() for _ in range(300)]
+    assert [taken.count(one) for one in consumers] == [100, 100, 100]
+
+
+def test_a_consumer_whose_calls_fail_rests_while_another_answers() -> None:
+    now = [0.0]
+    endpoints = Endpoints(GatewayLimits(), clock=lambda: now[0])
+    good, broken = endpoints.serve("e", 1, nothing), endpoints.serve("e", 50, nothing)
+    failed = answered = 0
+    for _ in range(320):
+        now[0] += 0.1
+        calls = [endpoints.call("e", event("q"), (True, True), nothing) for _ in range(2)]
+        while not all(call.done for call in calls):
+            for number in list(broken.calls):
+                endpoints.answer(broken, pb.ServeMessage(call=number, error="broken"))
+            for number in list(good.calls):
+                endpoints.answer(good, pb.ServeMessage(call=number, event=event("a")))
+        failed += sum(call.problem is not None for call in calls)
+        answered += sum(call.problem is None for call in calls)
+    # Three failures, and then one behind each rest of 1, 2, 4, 8 and 16 seconds, of which two may begin at once.
+    assert failed <= 10
+    assert answered == 640 - failed
+
+
+def test_calls_wait_for_those_that_do_not_rest_and_all_that_rest_are_used() -> None:
+    now = [0.0]
+    endpoints = Endpoints(GatewayLimits(), clock=lambda: now[0])
+    first, second = endpoints.serve("e", 1, nothing), endpoints.serve("e", 1, nothing)
+    for consumer in (first, second) * 3:
+        call = endpoints.call("e", event("q"), (True, True), nothing)
+        assert call.consumer is consumer
+        endpoints.answer(consumer, pb.ServeMessage(call=consumer.last, error="no"))
+    # Both rest, so both are used, and an answer ends a rest.
+    call = endpoints.call("e", event("q"), (True, True), nothing)
+    assert call.consumer is first
+    endpoints.answer(first, pb.ServeMessage(call=first.last, event=event("a")))
+    kept = [endpoints.call("e", event("q"), (True, True), nothing) for _ in range(2)]
+    assert [one.consumer for one in kept] == [first, None]
+    now[0] += 1.0
+    endpoints.rested()
+    assert kept[1].consumer is second
+
+
+def test_a_call_whose_time_is_over_is_a_failure_of_its_consumer_and_one_that_was_cancelled_is_not() -> None:
+    endpoints = Endpoints(GatewayLimits(), clock=lambda: 0.0)
+    consumer = endpoints.serve("e", 1, nothing)
+    for late in (True, False, True):
+        call = endpoints.call("e", event("q"), (True, True), nothing)
+        consumer.take()
+        endpoints.hang_up(call, late=late)
+        assert consumer.take() is not None
+    assert consumer.failures == 2
+
+
+def test_a_consumer_may_forget_a_call_behind_its_end_and_behind_gone() -> None:
+    endpoints = Endpoints(GatewayLimits())
+    consumer = endpoints.serve("e", 2, nothing)
+    ended, left = (endpoints.call("e", event("q"), STREAMING, nothing) for _ in range(2))
+    assert [one.call for one in iter(consumer.take, None) if one is not None] == [1, 2]
+    endpoints.answer(consumer, pb.ServeMessage(call=1, event=event("a"), end=True))
+    endpoints.more(ended, event("more"))
+    endpoints.finish(ended)
+    endpoints.hang_up(ended)
+    endpoints.more(left, event("more"))
+    endpoints.hang_up(left)
+    endpoints.answer(consumer, pb.ServeMessage(call=2, event=event("late")))
+    assert [(one.call, one.gone) for one in iter(consumer.take, None) if one is not None] == [(2, True)]
 
 
 def test_a_single_answer_ends_the_call_and_later_ones_are_dropped() -> None:
@@ -261,3 +341,13 @@ async def test_a_caller_is_told_that_its_consumer_has_gone(application: MemoryAp
         assert (await serve.read()).event.id == "q"
         serve.cancel()
         assert (await call)[:2] == ("UNKNOWN", "consumer-gone")
+
+
+@pytest.mark.parametrize("first", [pb.CallMessage(endpoint="shop/chat"), pb.CallMessage(event=event("q"))])
+async def test_the_first_message_of_a_call_has_the_endpoint_and_an_event(
+    application: MemoryApplication, first: pb.CallMessage
+) -> None:
+    async with gateways(application, 1) as (channel,):
+        call = endpoints_of(channel).Call()
+        await call.write(first)
+        assert (await refused(call.read()))[0] in ("INVALID_ARGUMENT", "NOT_FOUND")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -15,7 +16,7 @@ from tests.gateway.shop import SHOP
 from tests.waiting import SECONDS
 from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.api import pipelines_pb2_grpc as rpc
-from wallaroo_spark.gateway.state.exchange_times import ExchangeTimes
+from wallaroo_spark.gateway.state.exchanges import ExchangeTimes
 from wallaroo_spark.gateway.state.schema_view import SchemaView
 from wallaroo_spark.pipelines.declarations import Declaration, ExchangeDeclaration, ScheduleDeclaration
 from wallaroo_spark.testing.memory_application import MemoryApplication, serving
@@ -89,6 +90,18 @@ def test_a_new_schedule_begins_when_it_was_applied_and_a_removed_one_ends() -> N
     assert due(times, changed, "2026-01-05T11:40:00") == ["2026-01-05T11:30:00Z"]
     assert due(times, view(4, schedule(name="more")), "2026-01-05T12:00:00") == ["2026-01-05T12:00:00Z"]
     assert due(times, view(5), "2026-01-05T15:00:00") == []
+
+
+def test_a_zone_that_this_machine_does_not_know_stops_no_other_schedule() -> None:
+    times = ExchangeTimes(at(BEGAN))
+    far = dataclasses.replace(schedule(name="far"), time_zone="Mars/Olympus")
+    due(times, view(1, far, schedule()), BEGAN)
+
+    assert due(times, view(1, far, schedule()), "2026-01-05T10:00:00") == ["2026-01-05T10:00:00Z"]
+    [problem] = times.problems
+    assert problem.startswith("schedule shop/far: 'Mars/Olympus' is not a time zone of this machine")
+    due(times, view(2, schedule()), "2026-01-05T10:00:01")
+    assert times.problems == ()
 
 
 async def test_the_gateway_that_owns_the_exchange_sends_each_message_once() -> None:

@@ -21,8 +21,7 @@ from tests.waiting import SECONDS
 from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.gateway.server import listener
 from wallaroo_spark.gateway.server.credentials import TlsFiles
-from wallaroo_spark.gateway.server.peers import OPTIONS, channel_to
-from wallaroo_spark.gateway.state.owners import owner_of
+from wallaroo_spark.gateway.server.peers import OPTIONS, channel_to, owner_of
 from wallaroo_spark.testing import Proxy, Trouble
 from wallaroo_spark.testing.memory_application import MemoryApplication, ServedGateway, serving
 from wallaroo_spark.transport import parse_address

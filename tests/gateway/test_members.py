@@ -9,11 +9,10 @@ import pytest
 
 from tests.gateway.shop import SHOP, event, join, work
 from wallaroo_spark.api import pipelines_pb2 as pb
-from wallaroo_spark.gateway.limits import GatewayLimits
-from wallaroo_spark.gateway.refusals import Refused
+from wallaroo_spark.gateway.limits import GatewayLimits, Refused
+from wallaroo_spark.gateway.state.calls import ToInbox
 from wallaroo_spark.gateway.state.core import GatewayCore
 from wallaroo_spark.gateway.state.members import JoinedMember, RecordsToGive, group_messages
-from wallaroo_spark.gateway.state.requests import ToInbox
 from wallaroo_spark.gateway.state.schema_view import SchemaView
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
@@ -51,8 +50,8 @@ class Channel:
         assert self.take().WhichOneof("event") == "joined"
         return self
 
-    def take(self) -> Any:
-        return self.member.take()
+    def take(self, now: float = 0.0) -> Any:
+        return self.member.take(now)
 
     def taken(self) -> list[Any]:
         """Everything that waits for the client."""
@@ -198,6 +197,20 @@ def test_an_ack_of_a_stage_has_its_output_and_its_events_by_partition() -> None:
     assert sum(len(one.records) for one in acked.stream_outputs) == 8
 
 
+def test_a_nack_has_its_reason_for_the_controller_and_for_the_log() -> None:
+    channel = Channel(work("ship")).joined()
+    channel.give_inputs(1)
+    channel.taken()
+    message = pb.WorkerMessage(nack=pb.Nack(delivery=1, delay=5, reason="no stock\n" + "!" * 2000))
+    logged = channel.member.nack_reason(message)
+    ((_, nacked),) = channel.send(nack=message.nack)
+    assert isinstance(nacked, e.DeliveryNacked)
+    assert (nacked.delay, nacked.reason) == (5, "no stock\\n" + "!" * 990)
+    assert logged.endswith(nacked.reason)
+    assert "ship" in logged
+    assert not channel.member.nack_reason(message), "it is not open any more"
+
+
 def test_an_ack_that_is_not_valid_becomes_a_nack_with_its_reason() -> None:
     channel = Channel(work("ship")).joined()
     channel.give_inputs(1)
@@ -205,6 +218,7 @@ def test_an_ack_that_is_not_valid_becomes_a_nack_with_its_reason() -> None:
     bad = pb.StreamEvents(stream="shipments", events=[event("")])
     nacked = channel.send(ack=pb.Ack(delivery=1, stream_outputs=[bad]))
     assert isinstance(nacked[0][1], e.DeliveryNacked)
+    assert nacked[0][1].reason
     channel.core.handle(i.AnswerRequest(reply_of(nacked)))
     (settled,) = channel.taken()
     assert settled.settled.problem.code == "request-invalid"
@@ -221,7 +235,12 @@ def test_a_statement_of_several_partitions_is_applied_when_all_have_it() -> None
     assert kinds(channel.taken()) == ["warning"]
     channel.core.handle(i.AnswerRequest(reply_of(channel.send(begin=pb.Begin(delivery=1)))))
     assert channel.send(begin=pb.Begin(delivery=1)) == []
-    assert kinds(channel.taken()) == ["statement", "warning"]
+    pending, applied, warning = channel.taken()
+    assert (pending.statement.state, applied.statement.state) == (
+        pb.StatementResult.PENDING,
+        pb.StatementResult.APPLIED,
+    )
+    assert warning.HasField("warning")
     added = channel.send(statement=statement)
     assert [event.target.partition for _, event in added if isinstance(event, e.StatementAdded)] == [0, 1]
     states = pb.StatementResult
@@ -301,3 +320,148 @@ def test_parts_of_a_delivery_have_their_own_first_offsets_and_missed_is_told_onc
     assert [(one.first, one.more, one.missed) for one in sent] == [(12, True, 4), (13, True, 0), (14, False, 0)]
     (nothing,) = group_messages(given, 20, [], limits)
     assert (nothing.delivery.missed, nothing.delivery.more) == (7, False)
+
+
+def test_the_statements_of_a_transaction_have_a_limit_in_bytes_in_which_everything_counts() -> None:
+    channel = Channel(join(), transaction_bytes=10_000).joined()
+    channel.deliver(0, 1, EVENT)
+    channel.taken()
+    channel.send(begin=pb.Begin(delivery=1))
+    channel.taken()
+
+    def statement() -> list[ToInbox]:
+        large = event("a", note="x" * 4_000)
+        return channel.send(
+            statement=pb.Statement(delivery=1, events=pb.StreamEvents(stream="shop/orders", events=[large]))
+        )
+
+    for _ in range(2):
+        assert isinstance(statement()[0][1], e.StatementAdded)
+    ((_, nacked),) = statement()
+    assert isinstance(nacked, e.DeliveryNacked)
+    rejected = channel.taken()[-1].statement
+    assert rejected.state == pb.StatementResult.REJECTED
+    assert "10000 are permitted" in rejected.reason
+
+
+def test_the_begin_of_a_transaction_is_pending_and_applied_before_its_statements() -> None:
+    channel = group()
+    channel.deliver(0, 1, EVENT)
+    channel.taken()
+    begun = channel.send(begin=pb.Begin(delivery=1))
+    events = pb.StreamEvents(stream="shop/orders", events=[event("a")])
+    added = channel.send(statement=pb.Statement(delivery=1, events=events))
+    channel.core.handle(i.AnswerRequest(reply_of(begun)))
+    channel.core.handle(i.AnswerRequest(reply_of(added)))
+    states = pb.StatementResult
+    assert [(one.statement.place, one.statement.state) for one in channel.taken()] == [
+        (-1, states.PENDING),
+        (0, states.PENDING),
+        (-1, states.APPLIED),
+        (0, states.APPLIED),
+    ]
+
+
+def test_a_message_about_a_delivery_that_is_not_open_says_which_kind_it_is() -> None:
+    channel = group(concurrency=1)
+    for number in (1, 2):
+        channel.deliver(0, number, EVENT)
+    channel.taken()
+    channel.send(ack=pb.Ack(delivery=1))
+    for number in (0, 1, 3):
+        channel.send(ack=pb.Ack(delivery=number))
+    texts = [
+        one.warning.text for one in channel.taken() if not isinstance(one, RecordsToGive) and one.HasField("warning")
+    ]
+    assert [text.partition(": ")[2].partition(";")[0] for text in texts] == [
+        "it was never given on this channel",
+        "it was acked or nacked already",
+        "it was never given on this channel",
+    ]
+
+
+def test_an_ack_that_crosses_its_withdrawal_has_a_warning_and_no_settled() -> None:
+    channel = group()
+    channel.deliver(0, 1, EVENT)
+    channel.taken()
+    channel.core.handle(i.WithdrawDelivery("g0.3.1.0", GroupDelivery("readers", 1), "gone"))
+    channel.send(ack=pb.Ack(delivery=1))
+    assert kinds(channel.taken()) == ["withdrawn", "warning"]
+
+
+def test_the_next_delivery_may_come_before_the_settled_of_the_one_before() -> None:
+    channel = group(concurrency=1)
+    for number in (1, 2):
+        channel.deliver(0, number, EVENT)
+    assert [one.number for one in channel.taken()] == [1]
+    reply = reply_of(channel.send(ack=pb.Ack(delivery=1)))
+    assert [one.number for one in channel.taken()] == [2]
+    channel.core.handle(i.AnswerRequest(reply))
+    assert kinds(channel.taken()) == ["settled"]
+
+
+def taken_away(channel: Channel, number: int, reason: str = "too late") -> None:
+    delivery = StageDelivery("shop/fulfil", 1, "ship", number)
+    channel.core.handle(i.WithdrawDelivery(channel.member.name_at(0), delivery, reason, True))
+
+
+def test_a_delivery_that_is_taken_away_keeps_its_place_until_the_client_settles_it() -> None:
+    channel = Channel(work("ship")).joined()
+    channel.give_inputs(1)
+    assert kinds(channel.taken()) == ["delivery"]
+    taken_away(channel, 1)
+    channel.give_inputs(2)
+    (withdrawn,) = channel.taken()
+    assert (withdrawn.withdrawn.delivery, withdrawn.withdrawn.taken_away) == (1, True)
+
+    late = channel.send(ack=pb.Ack(delivery=1))
+    assert isinstance(late[0][1], e.DeliveryNacked), "the controller is told that the place is free"
+    assert kinds(channel.taken()) == ["delivery"]
+    channel.core.handle(i.WarnClient(reply_of(late), "taken away"))
+    (settled,) = channel.taken()
+    assert (settled.settled.problem.code, settled.settled.problem.text) == ("delivery-not-open", "taken away")
+
+
+def extended_one(event: e.Event) -> int:
+    assert isinstance(event, e.DeliveryExtended)
+    return event.delivery.number
+
+
+def test_time_does_not_pass_for_a_delivery_that_waits_at_a_member_that_works() -> None:
+    channel = Channel(work("ship")).joined()
+    for number in (1, 2, 3):
+        delivery = StageDelivery("shop/fulfil", number, "ship", number)
+        channel.core.handle(i.DeliverInputs(channel.member.name_at(0), delivery, EVENT, (), 8_000))
+    assert channel.take(100.0).delivery.timeout == 8_000
+    extended = channel.send(extend=pb.Extend(delivery=1))
+    assert [extended_one(event) for _, event in extended] == [1, 2, 3]
+    channel.member.take_events()
+
+    channel.send(ack=pb.Ack(delivery=1))
+    assert channel.take(101.0).delivery.delivery == 2
+    assert [extended_one(event) for _, event in channel.member.take_events()] == [2], "its time begins now"
+    channel.send(ack=pb.Ack(delivery=2))
+    channel.give_inputs(4)
+    channel.member.take(109.0)
+    assert [extended_one(event) for _, event in channel.member.take_events()] == [3]
+
+
+def test_a_delivery_whose_time_is_over_while_it_waits_is_given_back_when_its_member_works_again() -> None:
+    channel = Channel(work("ship")).joined()
+    channel.give_inputs(1)
+    channel.give_inputs(2)
+    channel.taken()
+    taken_away(channel, 2)
+    assert not channel.taken()
+    channel.send(ack=pb.Ack(delivery=1))
+    assert not channel.taken()
+    ((_, given_back),) = channel.member.take_events()
+    assert isinstance(given_back, e.DeliveryNacked)
+    assert given_back.delivery.number == 2
+
+
+def test_a_raw_client_that_asks_for_nothing_has_many_events_and_deliveries_at_once() -> None:
+    (_, joined), *_ = Channel(join()).joins
+    assert isinstance(joined, e.GroupJoined)
+    assert joined.max_records == 100
+    assert Channel(work("ship", 0)).member.joining.concurrency == 100

@@ -16,6 +16,7 @@ from tests.waiting import SECONDS
 from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.api import pipelines_pb2_grpc as rpc
 from wallaroo_spark.gateway.limits import GatewayLimits
+from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.testing.memory_application import MemoryApplication, ServedGateway, serving
 
 pytestmark = pytest.mark.timeout(SECONDS)
@@ -106,6 +107,47 @@ async def test_deliveries_that_wait_for_all_members_have_a_limit_and_are_read_ag
         assert served.gateway.core.delivery_bytes == 0
 
 
+async def test_a_publisher_that_is_faster_than_batches_waits_or_is_refused_and_members_are_not(
+    application: MemoryApplication,
+) -> None:
+    """With durability ``received`` nothing waits for a batch; what no batch has read is bounded all the same."""
+    async with with_limits(application, unread_bytes=100_000) as (served, channel):
+        reader = await joined(streams(channel).Subscribe(), join(max_events=1000))
+        await streams(channel).Publish(publish("first"))
+        delivery = (await reader.read()).delivery.delivery
+        application.hold()
+
+        def large(id: str) -> pb.PublishRequest:
+            return pb.PublishRequest(
+                stream="shop/orders", events=[event(id, data=bytes(10_000))], partition=1, durability=pb.RECEIVED
+            )
+
+        found, accepted = ("", "", ""), -1
+        while not found[0]:
+            accepted += 1
+            call = streams(channel).Publish(large(f"a{accepted}"))
+            found = ("", "", "") if await answers(call) else await refused(call)
+        assert found[:2] == ("RESOURCE_EXHAUSTED", "gateway-busy")
+        assert "has not read" in found[2]
+        assert 8 <= accepted <= 11
+        # A stream of requests is not read from, and waits.
+        many = streams(channel).PublishMany()
+        for number in range(30):
+            await many.write(large(f"b{number}"))
+        await many.done_writing()
+        # An ack is taken.
+        await reader.write(pb.SubscriberMessage(ack=pb.Ack(delivery=delivery)))
+        await until(lambda: any(isinstance(one, e.DeliveryAcked) for _, one in application.seen))
+        assert sum(isinstance(one, e.RecordsPublished) for _, one in application.seen) < 20
+        application.release()
+        assert (await reader.read()).HasField("settled")
+        replies = [await many.read() for _ in range(30)]
+        assert not [one for one in replies if one.problem.code]
+        await streams(channel).Publish(large("c"))
+        await streams(channel).Publish(publish("last"))
+        assert served.gateway.queue.unread_bytes < 100_000
+
+
 async def answers(call: Any) -> bool:
     """Whether a call succeeds."""
     try:
@@ -115,15 +157,15 @@ async def answers(call: Any) -> bool:
     return True
 
 
-async def test_calls_beyond_what_grpc_takes_are_refused_and_the_gateway_goes_on(
+async def test_calls_beyond_the_limit_are_refused_with_a_code_and_the_gateway_goes_on(
     application: MemoryApplication, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Channels that are opened and never say what to join."""
-    async with with_limits(application, requests=20, members=20) as (served, channel):
+    async with with_limits(application, calls=50) as (served, channel):
         idle = [streams(channel).Subscribe() for _ in range(100)]
         over = [asyncio.ensure_future(refused(call.read())) for call in idle]
         done, _ = await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
-        assert next(iter(done)).result()[0] == "RESOURCE_EXHAUSTED"
+        assert next(iter(done)).result()[:2] == ("RESOURCE_EXHAUSTED", "gateway-busy")
         for call in idle:
             call.cancel()
         await asyncio.gather(*over, return_exceptions=True)

@@ -232,7 +232,8 @@ async def test_a_transaction_is_written_with_the_ack_and_its_places_are_in_the_a
     number = (await call.read()).delivery.delivery
     states = pb.StatementResult
     await call.write(pb.SubscriberMessage(begin=pb.Begin(delivery=number)))
-    assert (await call.read()).statement == pb.StatementResult(delivery=number, place=-1, state=states.PENDING)
+    for state in (states.PENDING, states.APPLIED):
+        assert (await call.read()).statement == pb.StatementResult(delivery=number, place=-1, state=state)
     ids = [f"t{one}" for one in range(8)]
     for stream in ("shop/shipments", "shop/orders"):
         events = pb.StreamEvents(stream=stream, events=[event(id, "other") for id in ids])
@@ -284,7 +285,8 @@ async def test_a_refused_statement_ends_the_delivery_and_nothing_is_written(
 async def test_a_message_for_a_delivery_that_is_not_open_is_dropped_with_a_warning(channel: Any) -> None:
     call = await joined(streams(channel).Subscribe(), join())
     await call.write(pb.SubscriberMessage(ack=pb.Ack(delivery=7)))
-    assert (await call.read()).warning.delivery == 7
+    warning = (await call.read()).warning
+    assert (warning.delivery, "was never given" in warning.text) == (7, True)
 
 
 async def test_an_active_instance_is_cancelled_and_an_unknown_one_is_an_error(channel: Any) -> None:
@@ -429,7 +431,7 @@ async def test_a_gateway_that_cannot_look_at_the_commit_log_ends_and_its_clients
     ):
         member = await joined(streams(channel).Subscribe(), join())
         hung = threading.Event()
-        monkeypatch.setattr(served.files, "changed", lambda: hung.wait(SECONDS))
+        monkeypatch.setattr(served.files, "await_commit", lambda: hung.wait(SECONDS))
         assert (await refused(member.read()))[:2] == ("UNAVAILABLE", "gateway-ends")
         hung.set()
 
@@ -464,6 +466,21 @@ async def test_a_gateway_in_whose_place_another_has_begun_ends_although_it_write
         served.files.newer = True
         assert (await refused(member.read()))[:2] == ("UNAVAILABLE", "gateway-ends")
         assert [getattr(one, "code", "") for one in served.failures] == ["inbox-superseded"]
+
+
+async def test_a_gateway_whose_inbox_was_deleted_ends_although_it_writes_nothing(
+    application: MemoryApplication, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway_module, "GENERATION_SECONDS", 0.1)
+    async with serving(application) as served, grpc.aio.insecure_channel(served.address) as channel:
+        member = await joined(streams(channel).Subscribe(), join())
+
+        def lost() -> bool:
+            raise CheckpointError("the inbox was deleted", code="inbox-lost")
+
+        monkeypatch.setattr(served.files, "superseded", lost)
+        assert (await refused(member.read()))[:2] == ("UNAVAILABLE", "gateway-ends")
+        assert [getattr(one, "code", "") for one in served.failures] == ["inbox-lost"]
 
 
 async def test_a_file_system_that_fails_for_a_moment_ends_no_gateway_and_its_clients_try_again(

@@ -22,6 +22,7 @@ from tests.streams.samples import rows_of
 from tests.waiting import SECONDS, eventually
 from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.api import pipelines_pb2_grpc as rpc
+from wallaroo_spark.engine.application.settings import ApplicationSettings
 from wallaroo_spark.errors import PipelineError
 from wallaroo_spark.gateway.service import GatewayService, GatewaySetup
 from wallaroo_spark.gateway.token_store import TokenStore
@@ -29,12 +30,12 @@ from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, GroupDelivery, PartitionKey
 from wallaroo_spark.pipelines.controller.stored.encoding import decode, encode
-from wallaroo_spark.pipelines.declarations import TokenDeclaration
+from wallaroo_spark.pipelines.declarations import Permission, TokenDeclaration
 from wallaroo_spark.pipelines.names import ObjectKey
 from wallaroo_spark.pipelines.schema.store import SchemaStore
 from wallaroo_spark.registry import EmbeddedRedis, Registry, application_registry
-from wallaroo_spark.slots.service import ServiceThread
-from wallaroo_spark.slots.tenancy import Tenancy
+from wallaroo_spark.runtime.service import ServiceThread
+from wallaroo_spark.runtime.tenancy import Tenancy
 from wallaroo_spark.streams.inbox.reader import InboxReader
 from wallaroo_spark.streams.rows import OutputKind
 from wallaroo_spark.testing.memory_application import schema_of
@@ -47,16 +48,24 @@ class Stage:
 
     def __init__(self, folder: Path, redis: EmbeddedRedis) -> None:
         self.files = ApplicationFiles(folder)
-        self.setup = GatewaySetup(f"app-{uuid.uuid4().hex[:8]}", str(folder), redis.url, lease_seconds=60.0)
-        self.registry: Registry = application_registry(redis.url, self.setup.application, lease_seconds=60.0)
+        self.settings = ApplicationSettings(
+            None,
+            str(folder),
+            name=f"app-{uuid.uuid4().hex[:8]}",
+            registry=redis.url,
+            host="127.0.0.1",
+            lease_seconds=60.0,
+        )
+        self.registry: Registry = application_registry(redis.url, self.settings.known_as, lease_seconds=60.0)
         self.schema(SHOP)
 
     def schema(self, text: str, version: int = 1) -> None:
         assert SchemaStore(self.files.location).write(schema_of(text, version))
 
     def gateway(self, **fields: Any) -> ServiceThread:
-        setup = replace(self.setup, submission=self.registry.next_submission(), **fields)
-        registry = application_registry(setup.registry, setup.application, lease_seconds=60.0)
+        settings = replace(self.settings, **fields)
+        setup = GatewaySetup(settings, settings.folder, submission=self.registry.next_submission())
+        registry = application_registry(settings.registry, settings.known_as, lease_seconds=60.0)
         tenancy = Tenancy(registry, setup.number, setup.submission, uuid.uuid4().hex, "test")
         return ServiceThread(GatewayService(setup, registry, tenancy), "test-gateway")
 
@@ -176,7 +185,7 @@ def test_tokens_are_made_listed_and_revoked_and_a_gateway_knows_it_soon(stage: S
     store = TokenStore(stage.files.location)
     text, token = store.create(declared, 5.0)
     assert store.list() == {token.id: token}
-    assert text.rpartition("_")[2] not in "".join(path.read_text() for path in stage.files.folder.rglob("*.json"))
+    assert text.split("_", 2)[2] not in "".join(path.read_text() for path in stage.files.folder.rglob("*.json"))
     request = publish("a", durability=pb.RECEIVED)
     bearer = (("authorization", f"Bearer {text}"),)
     with stage.gateway(), grpc.insecure_channel(stage.address()) as channel:
@@ -207,3 +216,20 @@ def test_a_token_that_is_not_there_cannot_be_revoked(tmp_path: Path) -> None:
         with pytest.raises(PipelineError) as caught:
             store.revoke(id)
         assert caught.value.code == "token-unknown"
+
+
+def test_a_token_file_that_cannot_be_understood_is_no_token_and_the_others_are(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = TokenStore(str(tmp_path))
+    _, good = store.create(TokenDeclaration(name="seller", permissions=(Permission(access="all"),)), 1.0)
+    folder = tmp_path / "_wallaroo" / "tokens"
+    (written,) = folder.iterdir()
+    content = written.read_bytes()
+    bad = [b"", b"{", b"[]", b"\xff", content, content.replace(b"1.0", b'"now"'), content.replace(b": 1", b": 99")]
+    for number, one in enumerate(bad):
+        (folder / f"{number:016x}.json").write_bytes(one)
+    for _ in range(3):
+        assert store.list() == {good.id: good}
+    # Each is named once, although a gateway reads them every second.
+    assert len([one for one in caplog.messages if "is not a token" in one]) == len(bad)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wallaroo_spark.inner.notices import COMMITTED, Notice, decode
+from wallaroo_spark.inner.calls import COMMITTED, Notice, decode
 from wallaroo_spark.references import Reference, StreamKey, nest
 
 KEYS = st.builds(StreamKey, st.sampled_from(["", "shop-1", "läden"]), st.integers(0, 2**64 - 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wallaroo_spark.inner.plan_call import (
+from wallaroo_spark.inner.calls import (
     PlanAnswer,
     PlanQuestion,
     StreamOffer,

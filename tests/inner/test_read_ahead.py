@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.waiting import SECONDS
-from wallaroo_spark.inner.read_ahead import ReadAhead
+from wallaroo_spark.inner.rows import ReadAhead
 
 
 def never() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from tests.waiting import eventually
 from tests.worker.running import Running
 from wallaroo_spark.errors import TransportError
-from wallaroo_spark.inner.plan_call import PlanQuestion
+from wallaroo_spark.inner.calls import PlanQuestion
 from wallaroo_spark.references import flatten
 
 WAIT_SECONDS = 0.05

@@ -14,8 +14,8 @@ from tests.worker.peer import good
 from tests.worker.running import TOKEN, Fleet, Running
 from wallaroo_spark.errors import RegistryError, ReplayError, TransportError
 from wallaroo_spark.inner import client as flight_client
+from wallaroo_spark.inner.calls import PlanQuestion
 from wallaroo_spark.inner.client import WorkerClient
-from wallaroo_spark.inner.plan_call import PlanQuestion
 from wallaroo_spark.protocol import Message
 from wallaroo_spark.references import PlannedRange, StreamKey
 from wallaroo_spark.registry import Registry

@@ -18,16 +18,13 @@ import pytest
 from proving.ports import lasting_port
 from tests.client.fake_gateway import FakeGateway
 from tests.conftest import ROOT
-from tests.gateway.shop import SHOP
 from tests.pages.reading import Reader, blocks_of, pages, python_blocks
 from tests.waiting import SECONDS, eventually
 from wallaroo_spark import BlockingConnector, Receiver
 from wallaroo_spark.connector import CONNECTOR_CODES
 from wallaroo_spark.errors import RemoteProtocolError
-from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.registry import EmbeddedRedis
 from wallaroo_spark.testing import FakeWorker, LocalReceiver
-from wallaroo_spark.testing.memory_application import MemoryApplication, serving
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -178,21 +175,14 @@ async def test_the_page_on_clients() -> None:
     await gateway.stop()
 
 
-async def test_the_page_on_publishing_in_bulk(tmp_path: Path) -> None:
-    lines = tmp_path / "events.jsonl"
-    lines.write_text('{"type": "shop.order.created", "data": 1}\n' * 3, encoding="utf-8")
-    application = MemoryApplication(SHOP)
-    async with serving(application) as gateway:
-        places = {
-            'registry="redis://…", cookie="wst_…"': f'workers="{gateway.connectors}"',
-            "events.jsonl": str(lines),
-        }
+def test_the_page_on_publishing_in_bulk() -> None:
+    with FakeWorker(cookie="secret") as worker, worker.committing():
+        places = {'registry="redis://…"': f'workers="{worker.address}"', "env:COOKIE": "secret"}
         page = Reader("docs/pipelines/bulk.md", places)
-        await asyncio.to_thread(page.run)
+        page.run()
         page.finish()
-    application.close()
 
-    assert [len(application.records[PartitionKey("shop/orders", partition)]) for partition in (0, 1)] == [1, 3]
+        assert worker.committed["value"].to_pylist() == [b'{"type": "shop.order.created", "data": {"order": 17}}']
 
 
 def test_the_page_on_publish_subscribe(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +206,7 @@ def test_the_page_on_publish_subscribe(spark: SparkSession, tmp_path: Path, monk
             by_item = page.begin()
             until(lambda: any(len(shown) == 3 for shown in printed), by_item)
             bridge = page.begin()
-            until(lambda: other.status()["instances"] == ["bridge"], bridge)
+            until(lambda: other.status()["connected"] == ["bridge"], bridge)
             other.commit(seconds=SECONDS)
             query.stop()
             # One instance name is one program: the page's connector ends, as this one takes its place.

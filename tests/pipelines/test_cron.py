@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wallaroo_spark.pipelines.cron import cron_problem, newest_time, next_time, parse_cron, zone_problem
+from wallaroo_spark.pipelines.cron import (
+    cron_problem,
+    newest_time,
+    next_time,
+    parse_cron,
+    zone_name_problem,
+    zone_problem,
+)
 
 
 def at(text: str) -> int:
@@ -37,13 +44,35 @@ def times(cron: str, zone: str, after: str, count: int) -> list[str]:
         ("0 0 1 jan,jul *", ["07-01 00:00", "01-01 00:00", "07-01 00:00"]),
         ("0 0 * * 7", ["01-04 00:00", "01-11 00:00", "01-18 00:00"]),
         ("0 0 13 * fri", ["01-02 00:00", "01-09 00:00", "01-13 00:00"]),
-        ("0 0 */2 * fri", ["01-09 00:00", "01-23 00:00", "02-13 00:00"]),
+        ("0 0 */10 * *", ["01-11 00:00", "01-21 00:00", "01-31 00:00"]),
+        ("0 0 * * */3", ["01-03 00:00", "01-04 00:00", "01-07 00:00"]),
         ("0 0 29 2 *", ["02-29 00:00", "02-29 00:00", "02-29 00:00"]),
     ],
 )
 def test_the_times_of_five_fields(cron: str, expected: list[str]) -> None:
     """2026 begins on a Thursday."""
     assert times(cron, "UTC", "2026-01-01T00:00:00", 3) == expected
+
+
+@pytest.mark.parametrize(
+    ("step", "same"),
+    [
+        ("0 0 */10 * fri", "0 0 1-31/10 * fri"),
+        ("0 0 13 * */3", "0 0 13 * 0-6/3"),
+        ("0 0 */10 * */3", "0 0 1,11,21,31 * 0,3,6"),
+        ("0 0 */1 * fri", "0 0 * * fri"),
+        ("0 0 *,5 * fri", "0 0 * * fri"),
+    ],
+)
+def test_a_step_restricts_a_day_as_the_same_range_does(step: str, same: str) -> None:
+    assert times(step, "UTC", "2026-01-01T00:00:00", 40) == times(same, "UTC", "2026-01-01T00:00:00", 40)
+
+
+def test_a_name_may_be_that_of_a_zone_that_another_machine_knows() -> None:
+    assert zone_name_problem("Mars/Olympus") == ""
+    assert "UTC or Europe/Berlin" in zone_problem("Mars/Olympus")
+    for name in ("", "Mars Olympus", "../etc/passwd", "/etc", "a" * 101):
+        assert zone_name_problem(name)
 
 
 def test_a_skipped_time_comes_later_and_a_repeated_one_once() -> None:

@@ -25,8 +25,8 @@ from wallaroo_spark.protocol import (
     SessionState,
     WorkerSession,
 )
+from wallaroo_spark.protocol.frames import structs
 from wallaroo_spark.protocol.sessions.worker_session import MAX_NAME_BYTES
-from wallaroo_spark.protocol.wire import structs
 
 bytewise = pytest.mark.parametrize("bytewise", [False, True], ids=["whole", "byte-by-byte"])
 

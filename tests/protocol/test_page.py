@@ -25,7 +25,7 @@ from wallaroo_spark.protocol import (
     Ok,
     Restart,
     WorkerSession,
-    reasons,
+    faults,
 )
 from wallaroo_spark.protocol.revisions import frame_name
 from wallaroo_spark.protocol.sessions.session import DEFAULT_MAX_STREAMS
@@ -205,9 +205,9 @@ def test_the_limits_are_those_of_the_code() -> None:
 def test_the_reasons_that_a_connector_acts_on_are_those_of_the_code() -> None:
     begins, later, ends = (row[0] for row in rows("Reasons that a connector may act on")[2:5])
 
-    assert reasons.redirect("HOST:PORT", "") == _quoted(begins)
-    assert reasons.later("") == _quoted(later)
-    assert reasons.superseded("shop-1", "host:1").endswith(_quoted(ends))
+    assert faults.redirect("HOST:PORT", "") == _quoted(begins)
+    assert faults.later("") == _quoted(later)
+    assert faults.superseded("shop-1", "host:1").endswith(_quoted(ends))
     assert f"`{SUPERSEDED}`" in TEXT.replace("\n", " ")
 
 

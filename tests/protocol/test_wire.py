@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.protocol.strategies import i64, steady, u64
 from wallaroo_spark.errors import LocalProtocolError, RemoteProtocolError
 from wallaroo_spark.protocol import Fault
-from wallaroo_spark.protocol.wire import Reader, Writer
+from wallaroo_spark.protocol.frames import Reader, Writer
 
 orders = pytest.mark.parametrize("order", ["<", ">"], ids=["little", "big"])
 

@@ -8,11 +8,10 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 from unittest import mock
 
-from wallaroo_spark.pubsub.antichains import MaximalAntichain, MinimalAntichain, minimal
 from wallaroo_spark.pubsub.messages import Snapshot, SubscriberHello, Why
 from wallaroo_spark.pubsub.publishing.publication import Publication
 from wallaroo_spark.pubsub.subscribing.merger import Delivered, FrontierMoved, Merger
-from wallaroo_spark.pubsub.times import at_or_before, batch_of
+from wallaroo_spark.pubsub.times import MaximalAntichain, MinimalAntichain, at_or_before, batch_of, minimal
 
 Mutant = Callable[[], AbstractContextManager[Any]]
 

@@ -15,13 +15,13 @@ import pyarrow as pa
 
 from tests.checkpoint.conftest import Checkpoint
 from tests.waiting import SECONDS, eventually
-from wallaroo_spark.pubsub.messages import VERSION, Data, Decoder, Message, SubscriberHello, encode
-from wallaroo_spark.pubsub.publishing.partition_tenancy import ENDED, PartitionTenancy
+from wallaroo_spark.pubsub.messages import VERSION, Data, Decoder, Message, SubscriberHello, encode, unpack_rows
 from wallaroo_spark.pubsub.publishing.publisher import PublisherService, PublisherSetup
+from wallaroo_spark.pubsub.publishing.settings import TopicSettings
+from wallaroo_spark.pubsub.publishing.staging import ENDED, PartitionTenancy
 from wallaroo_spark.pubsub.publishing.topic_log import TopicLog, TopicManifest
-from wallaroo_spark.pubsub.row_payloads import unpack_rows
 from wallaroo_spark.pubsub.topic_catalog import TopicCatalog, TopicRecord, leases_of
-from wallaroo_spark.slots.service import ServiceThread
+from wallaroo_spark.runtime.service import ServiceThread
 from wallaroo_spark.transport import parse_address
 
 COOKIE = "biscuit"
@@ -107,29 +107,12 @@ class Stage:
         self.checkpoint.commit(batch)
 
     def setup(self, partition: int = 0, **fields: Any) -> PublisherSetup:
-        given = PublisherSetup(
-            topic=TOPIC,
-            identity="history",
-            partition=partition,
-            partitions=1,
-            product=False,
-            submission=next(_submissions),
-            checkpoint=str(self.checkpoint.folder),
-            registry=self.registry,
-            cookie=COOKIE,
-            retain=64,
-            max_subscriber_bytes=1 << 20,
-            max_subscribers=100,
-            host="127.0.0.1",
-            port=0,
-            advertise="",
-            lease_seconds=60,
-            handshake_timeout=30,
-            tls_certificate="",
-            tls_key="",
-            tls_ca="",
-        )
-        return dataclasses.replace(given, **fields)
+        """The setup of a publisher; ``fields`` are settings of the topic."""
+        given: dict[str, Any] = {"partitions": 1, "registry": self.registry, "cookie": COOKIE}
+        given |= {"max_subscriber_bytes": 1 << 20, "max_subscribers": 100, "host": "127.0.0.1", "lease_seconds": 60}
+        folder = str(self.checkpoint.folder)
+        settings = TopicSettings(None, TOPIC, checkpoint=folder, **{**given, "handshake_timeout": 30, **fields})
+        return PublisherSetup(settings, "history", folder, partition, next(_submissions))
 
     def thread(self, setup: PublisherSetup) -> ServiceThread:
         """A publisher that is not started yet."""

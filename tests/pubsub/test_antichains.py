@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from tests.pubsub.strategies import SHAPES, lists_of_times
 from wallaroo_spark.errors import PubSubError
-from wallaroo_spark.pubsub.antichains import MaximalAntichain, MinimalAntichain, minimal
-from wallaroo_spark.pubsub.times import Time, at_or_before
+from wallaroo_spark.pubsub.times import MaximalAntichain, MinimalAntichain, Time, at_or_before, minimal
 
 Step = list[tuple[Time, int]]
 steps = st.sampled_from(SHAPES).flatmap(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wallaroo_spark.errors import RemoteProtocolError
-from wallaroo_spark.pubsub.row_payloads import pack_rows, unpack_rows
+from wallaroo_spark.pubsub.messages import pack_rows, unpack_rows
 
 ROWS = pa.record_batch({"sku": ["a", None, "b"], "total": pa.array([1, 2, 3], pa.int64())})
 

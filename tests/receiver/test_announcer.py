@@ -11,11 +11,10 @@ from redis import Redis
 
 from tests.source.fleet import TOKEN, LiveFleet
 from tests.waiting import SECONDS, eventually
+from wallaroo_spark.inner.calls import COMMITTED, REWIND, Notice
 from wallaroo_spark.inner.client import WorkerClient
-from wallaroo_spark.inner.notices import COMMITTED, REWIND, Notice
 from wallaroo_spark.receiver.announcer import Announcer, LastCommit
-from wallaroo_spark.reference_versions import VersionedReferences
-from wallaroo_spark.references import References
+from wallaroo_spark.references import References, VersionedReferences
 from wallaroo_spark.registry import EmbeddedRedis, Lease
 
 A = {"shop-1": {"7": 10}}

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
-from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,89 +14,6 @@ from wallaroo_spark.receiver import checks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-@pytest.mark.parametrize("version", ["17.0.15", "21", "25.0.1+8"])
-def test_a_java_that_is_new_enough_is_fine(version: str) -> None:
-    checks.java(version)
-
-
-@pytest.mark.parametrize("version", ["1.8.0_392", "11.0.22", "16"])
-def test_an_old_java_is_refused_with_the_package_to_install(version: str) -> None:
-    with pytest.raises(ConfigurationError) as refused:
-        checks.java(version)
-
-    assert refused.value.message == (
-        f"Spark runs on Java {version}, and needs 17 or newer; install openjdk-17-jre-headless or set JAVA_HOME to a "
-        "newer one"
-    )
-
-
-def versions(**found: str) -> Any:
-    def version(name: str) -> str:
-        if name not in found:
-            raise metadata.PackageNotFoundError(name)
-        return found[name]
-
-    return version
-
-
-def test_the_packages_of_this_environment_are_fine() -> None:
-    checks.packages()
-
-
-def test_the_oldest_packages_that_are_supported_are_fine() -> None:
-    checks.packages(versions(pyspark="4.2.0", pandas="2.2", pyarrow="15", cryptography="42"))
-
-
-def test_a_pyspark_that_no_installer_knows_of_is_fine() -> None:
-    checks.packages(versions(pandas="2.3.1", pyarrow="15.0", cryptography="42.0"))
-
-
-@pytest.mark.parametrize(
-    ("found", "said"),
-    [
-        (
-            {"pyspark": "4.1.4", "pandas": "2.2", "pyarrow": "15"},
-            "pyspark is 4.1.4, and must be 4.2 or newer; run: pip install 'pyspark>=4.2'",
-        ),
-        (
-            {"pyspark": "4.3.0", "pandas": "3.0.0rc1", "pyarrow": "15"},
-            "pandas is 3.0.0rc1, and must be below 3, which PySpark needs; run: pip install 'pandas<3'",
-        ),
-        (
-            {"pyspark": "5.0.0.dev1", "pandas": "2.2", "pyarrow": "14.0.2"},
-            "pyarrow is 14.0.2, and must be 15 or newer; run: pip install 'pyarrow>=15'",
-        ),
-        ({"pyspark": "4.3.0", "pyarrow": "15"}, "pandas is not installed; run: pip install 'pandas<3'"),
-    ],
-    ids=["old pyspark", "new pandas", "old pyarrow", "no pandas"],
-)
-def test_a_package_that_does_not_fit_is_named_with_the_command_that_helps(found: dict[str, str], said: str) -> None:
-    with pytest.raises(ConfigurationError) as refused:
-        checks.packages(versions(**found))
-
-    assert refused.value.message == said
-
-
-@pytest.mark.both
-def test_this_environment_is_fit_to_run(spark: SparkSession) -> None:
-    checks.environment(spark)
-
-
-def test_the_python_of_the_workers_must_have_this_package(tmp_path: Path) -> None:
-    checks.workers_python(sys.executable)
-    bare = tmp_path / "python3"
-    bare.write_text("#!/bin/sh\nexit 1\n")
-    bare.chmod(0o755)
-
-    for executable in (str(bare), "no-such-python"):
-        with pytest.raises(ConfigurationError) as refused:
-            checks.workers_python(executable)
-        assert refused.value.message == (
-            f"Spark would run its workers with {executable!r}, which lacks this package; "
-            f"set PYSPARK_PYTHON={sys.executable} before the session is made"
-        )
 
 
 def test_asynchronous_progress_tracking_is_refused(spark: SparkSession) -> None:

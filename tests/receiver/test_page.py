@@ -17,9 +17,10 @@ import pytest
 from proving.browser import Browser
 from tests.receiver.support import COOKIE, Batches, Feeders, addresses, numbered
 from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.observe.server import driver_pages as page
+from wallaroo_spark.observe.server.access import PageAddress
 from wallaroo_spark.options import Options
-from wallaroo_spark.receiver import Receiver, checks, page
-from wallaroo_spark.web import PageAddress
+from wallaroo_spark.receiver import Receiver, checks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,7 +44,7 @@ def listening() -> set[int]:
 
 
 def test_each_receiver_has_a_page_that_ends_with_it(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "wallaroo_spark.web")
+    caplog.set_level(logging.INFO, "wallaroo_spark.observe")
     before = listening()
     with (
         Receiver(spark, "orders", workers=1, lease_seconds=2) as orders,
@@ -75,8 +76,8 @@ def test_a_program_without_logging_is_told_the_address_of_the_page(logs: str, sa
     program = f"""
 import logging
 from wallaroo_spark.options import Options
-from wallaroo_spark.receiver import page
-from wallaroo_spark.web import PageAddress
+from wallaroo_spark.observe.server import driver_pages as page
+from wallaroo_spark.observe.server.access import PageAddress
 {logs}
 page.start_page(PageAddress("127.0.0.1", 0, ""), Options(receiver="orders"), {{}}).stop()
 """

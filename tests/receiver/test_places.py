@@ -13,7 +13,7 @@ from tests.receiver.support import COOKIE, Batches, Feeders, addresses, numbered
 from tests.waiting import SECONDS
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.errors import CheckpointError
-from wallaroo_spark.receiver import Receiver, ownership
+from wallaroo_spark.receiver import Receiver, query
 from wallaroo_spark.source.datasource import Secrets, register
 from wallaroo_spark.storage.hadoop import Hadoop
 
@@ -39,7 +39,7 @@ def test_a_plain_path_is_on_sparks_default_file_system_and_connectors_are_acknow
             assert feeders.feed(feeder, numbered("s", 1, last), end=False).result(SECONDS).acknowledged
             metadata = json.loads((elsewhere.folder / "data/checkpoint/metadata").read_text())
             assert metadata["id"] == str(query.id)
-            assert receiver.status()["query"]["checkpoint"] == f"{elsewhere.root}/data/checkpoint"
+            assert receiver.status().query.checkpoint == f"{elsewhere.root}/data/checkpoint"
             query.stop()
     assert batches.values("s") == payloads("s", 1, 40)
 
@@ -63,7 +63,7 @@ def test_a_query_that_writes_elsewhere_than_is_read_is_stopped_with_both_places(
     here = tmp_path / "checkpoint"
     assert str(here).startswith("/tmp/")
     monkeypatch.setattr(Hadoop, "of", classmethod(lambda cls, spark: None))
-    monkeypatch.setattr(ownership, "OWN_SECONDS", 0.2)
+    monkeypatch.setattr(query, "OWN_SECONDS", 0.2)
     with open_receiver(elsewhere.spark) as receiver:
         writer = receiver.stream().writeStream.format("noop")
         with pytest.raises(

@@ -57,7 +57,7 @@ def test_a_receiver_that_is_not_started_says_so(tmp_path: Path) -> None:
     status = receiver.status()
     assert (status.name, status.running, status.slots, status.query.state) == ("orders", False, (), "none")
     assert status.cause.code == "not-running"
-    assert status["query"] == {"active": False, "checkpoint": None, "committed_batch": None, "watcher_error": None}
+    assert (status.query.checkpoint, status.query.committed_batch, status.query.watcher_error) == ("", None, "")
     receiver.stop()
     receiver.stop()
 
@@ -122,7 +122,7 @@ def test_a_query_that_cannot_start_leaves_the_receiver_ready_for_another(spark: 
         assert query.isActive
         assert receiver.stream() is receiver.stream()
     assert not query.isActive
-    assert receiver.status()["workers"] == []
+    assert receiver.status().slots == ()
 
 
 def test_leases_of_a_killed_fleet_do_not_count_as_workers(spark: SparkSession) -> None:
@@ -178,7 +178,9 @@ def test_a_driver_that_was_away_too_long_gives_in_to_the_one_that_has_its_name(s
             assert registry.fleet() == {"workers": "another's"}
             # Its worker ends, and is not submitted against the other driver's.
             registry.acquire(0, registry.next_submission(), "another's", "127.0.0.1:1", "127.0.0.1:2")
-            eventually(lambda: receiver.status()["workers"][0]["state"] == "down")
+            eventually(
+                lambda: not receiver.status().slots[0].answers and receiver.status().slots[0].state != "starting"
+            )
         assert registry.locked_by("receiver") == "another"
 
 
@@ -193,14 +195,14 @@ def test_an_embedded_registry_that_dies_is_started_again_and_filled(spark: Spark
         with Registry(receiver.registry_url, "orders") as registry:
             eventually(lambda: 0 in registry.leases() and registry.fleet())
             assert addresses(receiver) == registry.leases()[0].connect
-        assert receiver.status()["workers"][0]["submissions"] == 1
+        assert receiver.status().slots[0].submissions == 1
 
 
 def test_a_receiver_that_lets_everybody_in_says_so_as_it_starts_and_in_its_status(
     spark: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     with EmbeddedRedis() as redis, Receiver(spark, "open", workers=1, registry=redis.url, host="0.0.0.0") as receiver:
-        (warning,) = receiver.status()["warnings"]
+        (warning,) = receiver.status().warnings
         assert warning.startswith(
             "receiver 'open': its workers accept every peer that reaches them: the cookie is empty"
         )

@@ -278,13 +278,15 @@ exit "${APT_STATUS:-0}"
 """
 
 
-def test_tests_get_a_browser_as_root_and_else_its_name(ready: Machine) -> None:
+def test_a_browser_that_is_asked_for_is_installed_as_root_and_else_named(ready: Machine) -> None:
     write_program(ready.programs / "apt-get", APT_GET)
-    assert ready.setup("test").stderr == ""
+    assert ready.setup("test", "--browser").stderr == ""
 
     (ready.programs / "chromium").unlink()
     assert ready.setup("all").stderr == ""
-    done = ready.setup("test")
+    assert ready.setup("test").stderr == ""
+    assert ready.calls() == []
+    done = ready.setup("test", "--browser")
 
     assert done.returncode == 0
     if os.geteuid() == 0:
@@ -298,7 +300,23 @@ def test_a_browser_that_cannot_be_installed_is_named_and_the_rest_is_set_up(read
     write_program(ready.programs / "apt-get", APT_GET)
     (ready.programs / "chromium").unlink()
 
-    done = ready.setup("test", APT_STATUS="100")
+    done = ready.setup("test", "--browser", APT_STATUS="100")
 
     assert done.returncode == 0
     assert "the tests of the status page will fail, because no Chromium is here" in done.stderr
+
+
+@pytest.mark.parametrize("script", ["bench", "chaos", "demo", "shop", "simulate", "soak"])
+def test_help_installs_nothing(tmp_path: Path, script: str) -> None:
+    copy_script(tmp_path)
+    for name in (script, "environment.sh"):
+        shutil.copy(SCRIPT.with_name(name), tmp_path / "scripts" / name)
+
+    done = subprocess.run(
+        [str(tmp_path / "scripts" / script), "--help"], capture_output=True, text=True, check=False, timeout=SECONDS
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert f"./scripts/{script}" in done.stdout
+    assert done.stderr == ""
+    assert not (tmp_path / ".venv").exists()

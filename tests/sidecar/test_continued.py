@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.receiver.support import COOKIE, Feeders, addresses, numbered, payload
 from tests.sinks.server.serving import ServingSink
 from tests.waiting import SECONDS
@@ -30,6 +32,8 @@ def texts(first: int, last: int) -> list[str]:
     return [payload("a", number).decode() for number in range(first, last + 1)]
 
 
+@pytest.mark.no_cover
+@pytest.mark.long
 def test_a_query_its_sinks_and_its_topic_continue_from_older_files(spark: SparkSession, tmp_path: Path) -> None:
     shutil.copytree(WRITTEN, tmp_path, dirs_exist_ok=True)
     checkpoint, out = str(tmp_path / "checkpoint"), tmp_path / "out"

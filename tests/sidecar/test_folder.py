@@ -128,3 +128,27 @@ def test_a_mounted_object_store_has_neither_links_nor_folders_to_sync(
     assert not folder.create("7", b"two")
     assert folder.read("7") == b"one"
     assert os.listdir(folder.path) == ["7"]
+
+
+def test_drafts_of_writers_that_have_died_are_deleted_and_nothing_else(folder: SidecarFolder) -> None:
+    folder.write("a", b"1")
+    with folder.filesystem.open_output_stream(f"{folder.path}/.b.1234.tmp") as draft:
+        draft.write(b"half")
+
+    folder.delete_drafts()
+
+    assert folder.names() == ["a"]
+    assert len(folder.filesystem.get_file_info(fs.FileSelector(folder.path))) == 1
+
+
+def test_the_mark_of_a_folder_stays_and_a_folder_in_it_is_deleted_with_its_content(folder: SidecarFolder) -> None:
+    assert folder.mark() == folder.mark()
+    folder.filesystem.create_dir(f"{folder.path}/inner")
+    with folder.filesystem.open_output_stream(f"{folder.path}/inner/file") as file:
+        file.write(b"1")
+
+    for _ in range(2):
+        folder.delete_folder("inner")
+
+    assert folder.names() == ["identity"]
+    assert repr(folder).startswith("SidecarFolder(")

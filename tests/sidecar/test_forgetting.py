@@ -10,11 +10,9 @@ import pytest
 
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.options import Options
-from wallaroo_spark.reference_versions import VersionedReferences, endings_of, ranges
-from wallaroo_spark.references import Reference, References, StreamKey
+from wallaroo_spark.references import Reference, References, StreamKey, VersionedReferences, endings_of, ranges
 from wallaroo_spark.sidecar.forgetting import Decision, Forgetting, PlanClock, merged
-from wallaroo_spark.sidecar.plan_files import PlanFiles
-from wallaroo_spark.sidecar.plan_names import NamedPlan
+from wallaroo_spark.sidecar.plan_files import NamedPlan, PlanFiles
 from wallaroo_spark.source.plan_book import PlanBook
 from wallaroo_spark.source.planner import Plan
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from wallaroo_spark.sidecar import listing
+from wallaroo_spark.sidecar import batch_log
+from wallaroo_spark.sidecar.batch_log import FolderListing
 from wallaroo_spark.sidecar.folder import SidecarFolder
-from wallaroo_spark.sidecar.listing import FolderListing
 
 
 class Counted(SidecarFolder):
@@ -67,7 +67,7 @@ def test_a_change_with_the_time_of_an_earlier_one_is_seen_after_a_while(
     assert names.names(fresh=True) == ["a", "b"]
     folder.write("c", b"")
     os.utime(folder.path, ns=(stamp, stamp))
-    monkeypatch.setattr(listing, "LIST_SECONDS", 0.0)
+    monkeypatch.setattr(batch_log, "LIST_SECONDS", 0.0)
     assert names.names() == ["a", "b", "c"]
 
 

@@ -8,21 +8,22 @@ from typing import Any
 import pytest
 
 from wallaroo_spark.errors import CheckpointError
-from wallaroo_spark.reference_versions import VersionedReferences
-from wallaroo_spark.sidecar.plan_files import PlanFiles
-from wallaroo_spark.sidecar.plan_names import (
+from wallaroo_spark.references import VersionedReferences
+from wallaroo_spark.sidecar.plan_files import (
     LINKS,
     LINKS_AT_MOST,
     Chain,
     Form,
     NamedPlan,
+    PlanFiles,
     PlanName,
+    PlanReader,
     form_of,
     not_needed,
+    place_record,
+    plans_at,
     snapshot_is_due,
 )
-from wallaroo_spark.sidecar.plan_place import place_record, plans_at
-from wallaroo_spark.sidecar.plan_reader import PlanReader
 
 BASE = PlanName(7, "0123abcd")
 LARGEST = str((1 << 64) - 1)
@@ -164,15 +165,15 @@ def test_a_folder_of_the_same_name_on_another_machine_is_not_used(tmp_path: Path
 
 
 def test_no_credentials_are_in_the_record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from wallaroo_spark.sidecar import plan_place
+    from wallaroo_spark.sidecar import plan_files
     from wallaroo_spark.storage.locations import PortableLocation
 
     settings = {"access_key": "abc", "secret_key": "def", "session_token": "ghi", "region": "eu-1"}
     monkeypatch.setattr(
-        plan_place, "for_tasks", lambda location, spark: PortableLocation("s3://bucket/checkpoint", settings)
+        plan_files, "for_tasks", lambda location, spark: PortableLocation("s3://bucket/checkpoint", settings)
     )
     record = place_record(str(tmp_path))
     assert "eu-1" in record
     assert not any(secret in record for secret in ("abc", "def", "ghi"))
-    monkeypatch.setattr(plan_place, "for_tasks", lambda location, spark: PortableLocation("s3://key:word@bucket/c"))
+    monkeypatch.setattr(plan_files, "for_tasks", lambda location, spark: PortableLocation("s3://key:word@bucket/c"))
     assert place_record(str(tmp_path)) == ""

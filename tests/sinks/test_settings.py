@@ -16,6 +16,7 @@ from wallaroo_spark.sinks.settings import (
     KafkaSettings,
     PostgresWriterSettings,
     RedisSettings,
+    StreamSettings,
 )
 
 GIVEN: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -24,6 +25,7 @@ GIVEN: dict[str, tuple[Any, dict[str, Any]]] = {
     "kafka": (KafkaSettings, {"bootstrap": "a:1", "topic": "orders"}),
     "postgres": (PostgresWriterSettings, {"dsn": "postgresql://a", "table": "orders"}),
     "redis": (RedisSettings, {"url": "redis://a", "list": "orders"}),
+    "stream": (StreamSettings, {"application": "/data/shop", "stream": "shop/orders"}),
 }
 
 
@@ -38,7 +40,7 @@ def test_a_sink_takes_the_rows_of_its_table(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", GIVEN)
 def test_a_misspelled_setting_is_named_with_the_one_that_is_meant(kind: str, tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match=rf"{kind}\(\) has no setting 'chekpoint'; did you mean 'checkpoint'\?"):
+    with pytest.raises(TypeError, match=rf"{kind}\(\) has no setting 'chekpoint'; did you mean checkpoint\?"):
         getattr(sinks, kind)(**GIVEN[kind][1], chekpoint=str(tmp_path), name="orders")
 
 
@@ -51,6 +53,7 @@ def test_a_misspelled_setting_is_named_with_the_one_that_is_meant(kind: str, tmp
         ("kafka", "timeout", "60", "timeout: '60' is not a number"),
         ("postgres", "lock_timeout", -1.0, "lock_timeout: -1.0 is not 0 or more"),
         ("redis", "stream", "also", "give either stream= or list="),
+        ("stream", "format", "json", "format: 'json' is not one of columns, cloudevents"),
     ],
 )
 def test_a_setting_that_cannot_work_is_refused(

@@ -11,8 +11,7 @@ from typing import Any, Self
 
 from tests.waiting import eventually
 from wallaroo_spark.connector import Backoff, BlockingConnector
-from wallaroo_spark.inner.client import WorkerClient
-from wallaroo_spark.inner.trust import status_token
+from wallaroo_spark.inner.client import WorkerClient, status_token
 from wallaroo_spark.options import Options
 from wallaroo_spark.references import References
 from wallaroo_spark.registry import Lease, Registry

@@ -9,7 +9,7 @@ from redis import Redis
 
 from tests.source.fleet import TOKEN, LiveFleet
 from tests.waiting import eventually
-from wallaroo_spark.inner.plan_call import PlanQuestion
+from wallaroo_spark.inner.calls import PlanQuestion
 from wallaroo_spark.registry import EmbeddedRedis, Lease, Registry
 from wallaroo_spark.source.fleet_view import FleetView
 

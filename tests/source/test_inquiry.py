@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wallaroo_spark.inner.plan_call import PlanAnswer, PlanQuestion, StreamOffer
-from wallaroo_spark.reference_versions import ranges
-from wallaroo_spark.references import Reference, References, StreamKey, flatten, merge
+from wallaroo_spark.inner.calls import PlanAnswer, PlanQuestion, StreamOffer
+from wallaroo_spark.references import Reference, References, StreamKey, flatten, merge, ranges
 from wallaroo_spark.source.planner import MOST_ROUNDS, Inquiry, Limits, Plan, Uncommitted
 
 A, B = StreamKey("shop", 1), StreamKey("shop", 2)

@@ -12,8 +12,8 @@ from tests.source.test_ranges import feed, ids, numbers, of_shop, partition
 from tests.waiting import eventually
 from wallaroo_spark.inner.client import WorkerClient
 from wallaroo_spark.registry import Registry
-from wallaroo_spark.source import kept_clients, ranges
-from wallaroo_spark.source.kept_clients import KeptClients
+from wallaroo_spark.source import fleet_view, ranges
+from wallaroo_spark.source.fleet_view import KeptClients
 from wallaroo_spark.source.ranges import RangePartition, read_ranges
 
 
@@ -27,7 +27,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             super().__init__(address, token, **options)  # type: ignore[arg-type]  # options of several types
             found.append(address)
 
-    monkeypatch.setattr(kept_clients, "WorkerClient", Counted)
+    monkeypatch.setattr(fleet_view, "WorkerClient", Counted)
     monkeypatch.setattr(ranges, "KEPT", KeptClients())
     return found
 
@@ -55,7 +55,7 @@ def test_a_connection_that_was_idle_for_long_is_not_taken_over(
     fleet.begin()
     feed(fleet, numbers(1, 50))
     eventually(lambda: fleet.held(0) == 50)
-    monkeypatch.setattr(kept_clients, "KEPT_SECONDS", -1.0)
+    monkeypatch.setattr(fleet_view, "KEPT_SECONDS", -1.0)
 
     for _ in range(2):
         assert read(partition(fleet, of_shop(10, 30))) == list(range(11, 31))

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from wallaroo_spark.errors import CheckpointError
-from wallaroo_spark.reference_versions import ranges
-from wallaroo_spark.sidecar.plan_files import PlanFiles
-from wallaroo_spark.sidecar.plan_names import LINKS, NamedPlan
+from wallaroo_spark.references import ranges
+from wallaroo_spark.sidecar.plan_files import LINKS, NamedPlan, PlanFiles
 from wallaroo_spark.source.plan_book import PlanBook
 
 Works = list[Callable[[], None]]

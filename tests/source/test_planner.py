@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from wallaroo_spark.inner.plan_call import StreamOffer
-from wallaroo_spark.reference_versions import ranges
-from wallaroo_spark.references import PlannedRange, StreamKey
+from wallaroo_spark.inner.calls import StreamOffer
+from wallaroo_spark.references import PlannedRange, StreamKey, ranges
 from wallaroo_spark.source.planner import Limits, combine, shares, slot_of
 
 

@@ -24,9 +24,8 @@ from wallaroo_spark.errors import CheckpointError, ConfigurationError
 from wallaroo_spark.inner.client import WorkerClient
 from wallaroo_spark.options import Options
 from wallaroo_spark.registry import QUERY_STARTS
-from wallaroo_spark.sidecar import plan_names
-from wallaroo_spark.sidecar.plan_names import NamedPlan, PlanName
-from wallaroo_spark.sidecar.plan_place import place_record
+from wallaroo_spark.sidecar import plan_files
+from wallaroo_spark.sidecar.plan_files import NamedPlan, PlanName, place_record
 from wallaroo_spark.source import Secrets, WallarooDataSource, agreement
 from wallaroo_spark.source.datasource import _source_with
 from wallaroo_spark.source.ranges import RangePartition
@@ -246,7 +245,7 @@ def test_partitions_may_be_the_first_call_of_a_process(
 def test_a_named_plan_is_the_same_for_all_sources_of_a_query_and_for_a_process_that_begins_with_it(
     fleet: LiveFleet, make_reader: MakeReader, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(plan_names, "INLINE_BYTES", 0)
+    monkeypatch.setattr(plan_files, "INLINE_BYTES", 0)
     monkeypatch.setattr(agreement, "SUCCESSION_SECONDS", 0.0)
     record = {"workers": "1", "query": QUERY_STARTS, "checkpoint": place_record(str(tmp_path))}
     fleet.registry.publish_fleet(record)

@@ -34,7 +34,7 @@ def main(directory: Path, port: int, checkpoint: str, redis: str, settings: dict
     options = {"workers": 1, "port": port, "cookie": COOKIE, "lease_seconds": 3}
     with Receiver(spark, "orders", max_offsets_per_trigger=50, **options) as receiver:
         query = receiver.start(receiver.stream().writeStream.foreachBatch(write), checkpoint=checkpoint)
-        print("checkpoint", receiver.status()["query"]["checkpoint"], flush=True)
+        print("checkpoint", receiver.status().query.checkpoint, flush=True)
         sys.stdin.read()
         assert query.exception() is None, query.exception()
     spark.stop()

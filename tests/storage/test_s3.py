@@ -92,9 +92,9 @@ def test_an_inbox_has_its_files_and_generations(place: PortableLocation) -> None
     reader = InboxReader(place)
 
     assert reader.unread({"g0": InboxPosition(1, 1)}) == {
-        "g0": {1: (InboxFile(2, 2),), 2: (InboxFile(1, 1), InboxFile(2, 2))}
+        "g0": {1: (InboxFile(2, 2, 6),), 2: (InboxFile(1, 1, 3), InboxFile(2, 2, 6))}
     }
-    assert sum(batch.num_rows for batch in reader.read("g0", 2, InboxFile(2, 2))) == 2
+    assert sum(batch.num_rows for batch in reader.read("g0", 2, InboxFile(2, 2, 6))) == 2
     assert reader.delete_read({"g0": InboxPosition(2, 1)}) == 1
-    assert reader.unread({}, fresh=True) == {"g0": {2: (InboxFile(2, 2),)}}
+    assert reader.unread({}, fresh=True) == {"g0": {2: (InboxFile(2, 2, 6),)}}
     assert InboxWriter(place, "g0").open() == 3

@@ -9,10 +9,8 @@ import pyarrow.parquet as pq
 
 from tests.streams.samples import outputs, records
 from wallaroo_spark.storage.locations import Location
-from wallaroo_spark.streams.batch_outputs.files import manifest_of
-from wallaroo_spark.streams.batch_outputs.store import BatchOutputs
-from wallaroo_spark.streams.batch_outputs.writing import write_outputs
-from wallaroo_spark.streams.tables.conversion import as_events
+from wallaroo_spark.streams.batch_outputs import BatchOutputs, manifest_of, write_outputs
+from wallaroo_spark.streams.tables.delta import as_events
 
 
 class ApplicationFiles:

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 
 from wallaroo_spark.pipelines.controller.messages.values import CloudEvent
-from wallaroo_spark.sidecar.arrow_ipc import as_arrow_stream
+from wallaroo_spark.sidecar.task_access import as_arrow_stream
 from wallaroo_spark.streams.rows import HISTORY, INPUT, OUTBOX, OUTPUT, OutputKind
-from wallaroo_spark.streams.tables.conversion import as_rows
+from wallaroo_spark.streams.tables.delta import as_rows
 
 ORDERS = "shop/orders"
 GONE = "shop/gone"

@@ -9,11 +9,16 @@ import pytest
 
 from tests.streams.samples import ORDERS, event, output, outputs, records, rows_of
 from wallaroo_spark.errors import CheckpointError, PipelineError
-from wallaroo_spark.streams.batch_outputs.files import Manifest, OutputFile, manifest_of
-from wallaroo_spark.streams.batch_outputs.store import BatchOutputs
-from wallaroo_spark.streams.batch_outputs.writing import output_writer, write_outputs
+from wallaroo_spark.streams.batch_outputs import (
+    BatchOutputs,
+    Manifest,
+    OutputFile,
+    manifest_of,
+    output_writer,
+    write_outputs,
+)
 from wallaroo_spark.streams.rows import OutputKind
-from wallaroo_spark.streams.tables.conversion import as_events
+from wallaroo_spark.streams.tables.delta import as_events
 
 BEGAN = {"pipeline": "shop/fulfil", "partition": 0, "instance": 1, "kind": "began", "at": 0}
 CARRIED = {"stream": ORDERS, "partition": 1, "rank": 1, "origin": "shop/orders/0", "sequence": 1, "place": 0}

@@ -10,7 +10,7 @@ from tests.streams.samples import event, rows_of
 from wallaroo_spark.pipelines.controller.messages.instructions import AnswerRequest, DeliverRecords
 from wallaroo_spark.pipelines.controller.messages.values import GroupDelivery, ReplyTo
 from wallaroo_spark.pipelines.controller.stored.encoding import encode
-from wallaroo_spark.streams.batch_outputs.outbox import OutboxReader
+from wallaroo_spark.streams.batch_outputs import OutboxReader
 from wallaroo_spark.streams.rows import OutputKind
 
 

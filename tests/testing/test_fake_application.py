@@ -10,7 +10,8 @@ import pytest
 
 from tests.waiting import SECONDS
 from wallaroo_spark.client import Again, Backoff, Client, Event, Output, StageWork, stage
-from wallaroo_spark.errors import ArgumentValueError, ConfigurationError, PipelineError, TransportError
+from wallaroo_spark.errors import ArgumentValueError, ConfigurationError, PipelineError, TransportError, WallarooError
+from wallaroo_spark.pipelines.controller.messages.events import DeliveryExtended
 from wallaroo_spark.testing import FakeApplication, run_function
 
 SHOP = """
@@ -138,6 +139,8 @@ def test_the_delay_of_a_retry_passes_when_the_test_says_so(application: FakeAppl
     assert (instance.partition, instance.instance, instance.outcome) == (1, 1, "failed")
     (letter,) = application.await_records("shop/failed", seconds=SECONDS)
     assert letter.value == {"order": -1}
+    assert instance.reason.endswith("the last one: the bank is closed")
+    assert (letter.extensions["failedreason"], letter.extensions["failedattempts"]) == ("the bank is closed", "2")
 
 
 def test_a_gateway_that_is_started_again_has_the_same_address_and_records(
@@ -196,11 +199,12 @@ def test_an_instance_ends_with_its_stages_after_one_of_them_was_renamed(
     with client.stage("shop/fulfil", "charge") as member:
         next(member).nack()
     application.apply(SHOP.replace("name: charge", "name: pay").replace("root_event, charge]", "root_event, pay]"))
+    # Not while a member leaves with a delivery: that one's time would be over, too.
+    application.advance(3600)
     client.publish("shop/orders", order(2), partition=0)
     with client.stage("shop/fulfil", "pay") as member:
         assert next(member).partition == 0
 
-    application.advance(3600)
     with client.stage("shop/fulfil", "charge") as member:
         work = next(member)
         assert (work.partition, work.instance) == (1, 1)
@@ -277,3 +281,76 @@ def test_the_events_and_the_problems_of_a_function_are_in_its_results() -> None:
     assert "returned none" in missing.problem
     with pytest.raises(ArgumentValueError, match="1 outputs of stage charge for 2 events"):
         run_function(reserve, [order(1), order(2)], {"charge": [{"paid": 30}]})
+
+
+LIMITED = SHOP.replace("    retry: {maxAttempts: 2", "    deliveryTimeout: 60s\n    retry: {maxAttempts: 9").replace(
+    "name: orders\nnamespace: shop\n",
+    "name: orders\nnamespace: shop\ndeliveryTimeout: 60s\n"
+    "retry: {maxAttempts: 2, delay: 0s, deadLetterStream: failed}\n",
+)
+
+
+def test_a_worker_that_hangs_and_answers_pings_loses_its_work_to_another_one() -> None:
+    with FakeApplication(LIMITED) as application, Client(application.address, retry=QUICK, timeout=SECONDS) as client:
+        client.publish("shop/orders", order(1), partition=0)
+        with client.stage("shop/fulfil", "charge", concurrency=1) as hangs:
+            hung = next(hangs)
+            application.advance(50)
+            hung.extend()
+            assert application._running().wait(
+                lambda: any(isinstance(one, DeliveryExtended) for _, one in application._running().seen), SECONDS
+            )
+            application.advance(50)
+            assert not hung.over
+            application.advance(200)
+            with client.stage("shop/fulfil", "charge") as works:
+                again = next(works)
+                assert again.instance == hung.instance
+                again.nack(3600, reason="once more")
+            # It settles it late, and takes part again.
+            with pytest.raises(WallarooError, match="deliveryTimeout"):
+                hung.ack({"paid": 1})
+            application.advance(7200)
+            next(hangs).ack({"paid": 30})
+        with application.working(ship):
+            (instance,) = application.await_ended("shop/fulfil", seconds=SECONDS)
+    assert instance.outputs["charge"] == {"paid": 30}
+
+
+def test_a_poisoned_event_of_a_group_is_set_aside_and_the_others_arrive() -> None:
+    with FakeApplication(LIMITED) as application, Client(application.address, retry=QUICK, timeout=SECONDS) as client:
+        client.publish("shop/orders", *(order(number) for number in range(1, 6)), partition=0)
+        done: list[int] = []
+        with client.consume("shop/orders", group="billing", start="beginning") as deliveries:
+            for delivery in deliveries:
+                if any(event.value["order"] == 3 for event in delivery.events):
+                    delivery.nack(reason="poison")
+                    continue
+                with delivery:
+                    done += [event.value["order"] for event in delivery.events]
+                if 5 in done:
+                    break
+        (letter,) = application.await_records("shop/failed", seconds=SECONDS)
+        assert done == [1, 2, 4, 5]
+        assert (letter.value, letter.extensions["failedgroup"]) == ({"order": 3}, "billing")
+        assert letter.extensions["failedreason"] == "poison"
+
+
+def test_groups_are_moved_and_deleted_and_deliveries_taken_away_by_programs() -> None:
+    with FakeApplication(LIMITED) as application, Client(application.address, retry=QUICK, timeout=SECONDS) as client:
+        client.publish("shop/orders", *(order(number) for number in range(1, 4)), partition=0)
+        with client.consume("shop/orders", group="billing", start="beginning") as first:
+            with next(first):
+                pass
+            assert client.change_group("shop/orders", "billing", "move", 2) == 2
+            assert next(first).first == 2
+            assert client.change_group("shop/orders", "billing", "take_away") == 1
+        with client.stage("shop/fulfil", "charge") as works:
+            taken = next(works)
+            client.take_away("shop/fulfil", 0, taken.instance)
+            client.cancel("shop/fulfil", 0, taken.instance)
+        with pytest.raises(PipelineError, match="no member has a delivery"):
+            client.take_away("shop/fulfil", 0, taken.instance)
+        client.change_group("shop/orders", "billing", "delete")
+        with pytest.raises(PipelineError, match="there is no group billing"):
+            client.change_group("shop/orders", "billing", "pause")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from chispa import assert_df_equality
+from pyspark.errors import StreamingQueryException
 
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.testing import LocalReceiver, rows
@@ -44,3 +45,19 @@ def test_a_query_must_be_started_first(spark: SparkSession, tmp_path: Path) -> N
         receiver.send(["a"])
     with pytest.raises(ConfigurationError, match=r"call start\(\)"):
         receiver.results()
+
+
+def test_send_fails_with_the_error_of_the_query(spark: SparkSession, tmp_path: Path) -> None:
+    with LocalReceiver(spark, tmp_path) as receiver:
+        receiver.start(lambda received: received.selectExpr("raise_error('no such book') AS line"))
+        with pytest.raises(StreamingQueryException, match="no such book"):
+            receiver.send(["a"], ids=[1])
+        with pytest.raises(StreamingQueryException, match="no such book"):
+            receiver.send(["b"], ids=[2])
+        with pytest.raises(StreamingQueryException, match="no such book"):
+            receiver.results()
+
+        receiver.start(lines).stop()
+        with pytest.raises(ConfigurationError, match="the query was stopped"):
+            receiver.send(["a"], ids=[1])
+        assert receiver.results().count() == 0

@@ -13,9 +13,8 @@ import pytest
 
 from tests.waiting import SECONDS
 from wallaroo_spark.errors import TransportError
-from wallaroo_spark.transport import connect, peer_liveness, serve
-from wallaroo_spark.transport.base import ByteStream
-from wallaroo_spark.transport.peer_liveness import GONE_SECONDS, PeerLiveness, TcpState
+from wallaroo_spark.transport import base, connect, serve
+from wallaroo_spark.transport.base import GONE_SECONDS, ByteStream, PeerLiveness, TcpState
 
 BURST = bytes(256 * 1024)
 SPACE = f"wallaroo-liveness-{os.getpid()}"
@@ -92,8 +91,8 @@ def _cut_off() -> None:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_liveness, "GONE_SECONDS", 1.0)
-    monkeypatch.setattr(peer_liveness, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(base, "GONE_SECONDS", 1.0)
+    monkeypatch.setattr(base, "LOOK_SECONDS", 0.1)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
@@ -128,7 +127,7 @@ class TestConnections:
             waiting = asyncio.ensure_future(stream.drain())
             for _ in range(40):
                 # So many looks have found it waiting, with the window closed.
-                await asyncio.sleep(peer_liveness.LOOK_SECONDS)
+                await asyncio.sleep(base.LOOK_SECONDS)
             assert not waiting.done()
             go_on.set()
             await waiting

@@ -13,7 +13,7 @@ from tests.revisions import revisions
 from tests.waiting import SECONDS, eventually
 from tests.worker.peer import Peer
 from tests.worker.running import COOKIE, Fleet, Running
-from wallaroo_spark.inner.plan_call import PlanQuestion
+from wallaroo_spark.inner.calls import PlanQuestion
 from wallaroo_spark.protocol import V3, Hello, Ok, Revision
 
 CREDITS = 65_536

@@ -14,8 +14,8 @@ from tests.waiting import SECONDS, eventually
 from tests.worker.peer import good
 from tests.worker.running import TOKEN, Fleet, Running
 from wallaroo_spark.errors import TransportError
+from wallaroo_spark.inner.calls import PlanQuestion
 from wallaroo_spark.inner.client import WorkerClient
-from wallaroo_spark.inner.plan_call import PlanQuestion
 from wallaroo_spark.options import Options
 from wallaroo_spark.protocol import (
     Flags,
@@ -177,7 +177,7 @@ class TestInnerPort:
         status = worker.client.status()
 
         assert status["pid"] == os.getpid()
-        assert status["connect"] == worker.lease.connect
+        assert status["address"] == worker.lease.connect
         assert status["generation"] == worker.lease.generation
         assert (status["registry_away"], status["stopping"]) == (False, "")
 

@@ -18,20 +18,10 @@ from tests.waiting import SECONDS, eventually
 from tests.worker.peer import Peer, good, patiently
 from tests.worker.running import COOKIE, TOKEN, Fleet, Running
 from wallaroo_spark.errors import ConfigurationError, LeaseLostError, TransportError
+from wallaroo_spark.inner.calls import PlanQuestion
 from wallaroo_spark.inner.client import WorkerClient
-from wallaroo_spark.inner.plan_call import PlanQuestion
 from wallaroo_spark.options import Options
-from wallaroo_spark.protocol import (
-    DRAFT_BE,
-    DRAFT_LE,
-    NOTHING_PROCESSED,
-    V3,
-    Ack,
-    Message,
-    NotifyAck,
-    Restart,
-    reasons,
-)
+from wallaroo_spark.protocol import DRAFT_BE, DRAFT_LE, NOTHING_PROCESSED, V3, Ack, Message, NotifyAck, Restart, faults
 from wallaroo_spark.registry import EmbeddedRedis, Registry
 from wallaroo_spark.transport import reachable_host
 from wallaroo_spark.transport.tcp import _TcpStream
@@ -125,7 +115,7 @@ class TestLeases:
         peer = Peer(worker, DRAFT_LE).hello()
         worker.client.stop("a test")
 
-        assert peer.error() == reasons.later("a test")
+        assert peer.error() == faults.later("a test")
 
     def test_a_port_that_is_still_held_is_waited_for(self, make_fleet: Callable[..., Fleet]) -> None:
         with socket.create_server(("127.0.0.1", 0)) as holder:
@@ -167,7 +157,7 @@ class TestLeases:
         # The connectors' proxy does not affect reading tasks: they are answered at the bound address.
         assert [lease.flight for lease in leases] == [f"127.0.0.1:{inner}", f"127.0.0.1:{inner + 1}"]
         for number, lease in enumerate(leases):
-            assert WorkerClient(lease.flight, TOKEN).status()["connect"] == lease.connect
+            assert WorkerClient(lease.flight, TOKEN).status()["address"] == lease.connect
             with socket.create_connection(("127.0.0.1", port + number), SECONDS):
                 pass
 
@@ -195,7 +185,7 @@ class TestLeases:
     def test_a_fleet_job_yields_heartbeats_until_its_worker_ends(
         self, make_fleet: Callable[..., Fleet], redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("wallaroo_spark.slots.service.HEARTBEAT_SECONDS", 0.01)
+        monkeypatch.setattr("wallaroo_spark.runtime.service.HEARTBEAT_SECONDS", 0.01)
         fleet = make_fleet()
         setup = WorkerSetup(Options(**fleet.options), 0, 1, TOKEN)
         with Registry(redis_server.url, fleet.receiver, lease_seconds=1.5) as registry:
@@ -231,7 +221,7 @@ class TestRegistry:
         late.send(late.session.hello(version="0.0.1", cookie=COOKIE.encode(), program="", instance="late"))
         reason = late.error()
         assert reason is not None
-        assert reasons.is_later(reason)
+        assert faults.is_later(reason)
         eventually(lambda: worker.client.status()["registry_away"])
         assert "goes on without the registry" in caplog.text
 
@@ -493,7 +483,7 @@ def test_frames_that_never_end_fill_no_worker_for_good(make_fleet: Callable[...,
         peer.send(frame[:-1])
 
     status = eventually(lambda: (found := worker.client.status())["unfinished_bytes"] > budget // 2 and found)
-    assert status["unfinished_bytes"] == status["buffered_bytes"]
+    assert status["unfinished_bytes"] == status["memory_used"]
     eventually(lambda: worker.client.status()["unfinished_bytes"] < budget * 3 // 4)
     ended = worker.count("unfinished-frames")
     assert ended > len(hostile) // 2

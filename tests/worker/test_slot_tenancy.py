@@ -11,7 +11,7 @@ from wallaroo_spark.registry import EmbeddedRedis, Lease, Registry
 from wallaroo_spark.worker.slot_tenancy import SlotTenancy
 
 
-class Guests:
+class ServedInstances:
     """No instances at all."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ async def test_a_claim_whose_answer_was_lost_is_given_back_with_the_next_renewal
     registry.lost = False
     assert await other.claim((7,)) == frozenset()
 
-    await one.renew(Guests(), set)
+    await one.renew(ServedInstances(), set)
     assert await other.claim((7,)) == {7}
     registry.close()
 
@@ -73,6 +73,6 @@ async def test_claims_whose_release_failed_are_released_with_the_next_renewal(re
     registry.lost = False
     assert await other.claim((7, 8)) == frozenset()
 
-    await one.renew(Guests(), lambda: {8})
+    await one.renew(ServedInstances(), lambda: {8})
     assert await other.claim((7, 8)) == {7}
     registry.close()

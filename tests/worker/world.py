@@ -22,7 +22,7 @@ from wallaroo_spark.protocol import (
     Restart,
     Revision,
     StreamState,
-    reasons,
+    faults,
 )
 from wallaroo_spark.references import PlannedRange, Reference, StreamKey
 from wallaroo_spark.worker.buffer.ephemeral import Origin
@@ -122,7 +122,7 @@ class Sender:
             case Restart():
                 self.over = True
             case Error():
-                assert reasons.is_later(frame.reason) or "takes its place" in frame.reason, frame.reason
+                assert faults.is_later(frame.reason) or "takes its place" in frame.reason, frame.reason
                 self.over = True
 
     def open(self, stream_id: int) -> None:

@@ -6,3 +6,7 @@ EVENT_BYTES = 3 * 1024 * 1024
 """The most bytes of one event, so that it also fits into a message with other fields."""
 EVENTS = 10_000
 """The most events of one publish, ack or statement. A choice."""
+GROUP_EVENTS = 100
+"""The most events of a delivery of a group, unless its member asks for another number. A choice."""
+STAGE_DELIVERIES = 100
+"""The most deliveries at once of a worker, unless it asks for another number. A choice: an ack costs two batches."""

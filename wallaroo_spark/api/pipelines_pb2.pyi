@@ -74,18 +74,20 @@ class StartPoint(_message.Message):
     def __init__(self, location: _Optional[_Union[StartPoint.Location, str]] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class SubscriberMessage(_message.Message):
-    __slots__ = ("join", "ack", "nack", "begin", "statement")
+    __slots__ = ("join", "ack", "nack", "begin", "statement", "extend")
     JOIN_FIELD_NUMBER: _ClassVar[int]
     ACK_FIELD_NUMBER: _ClassVar[int]
     NACK_FIELD_NUMBER: _ClassVar[int]
     BEGIN_FIELD_NUMBER: _ClassVar[int]
     STATEMENT_FIELD_NUMBER: _ClassVar[int]
+    EXTEND_FIELD_NUMBER: _ClassVar[int]
     join: JoinGroup
     ack: Ack
     nack: Nack
     begin: Begin
     statement: Statement
-    def __init__(self, join: _Optional[_Union[JoinGroup, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., nack: _Optional[_Union[Nack, _Mapping]] = ..., begin: _Optional[_Union[Begin, _Mapping]] = ..., statement: _Optional[_Union[Statement, _Mapping]] = ...) -> None: ...
+    extend: Extend
+    def __init__(self, join: _Optional[_Union[JoinGroup, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., nack: _Optional[_Union[Nack, _Mapping]] = ..., begin: _Optional[_Union[Begin, _Mapping]] = ..., statement: _Optional[_Union[Statement, _Mapping]] = ..., extend: _Optional[_Union[Extend, _Mapping]] = ...) -> None: ...
 
 class JoinGroup(_message.Message):
     __slots__ = ("stream", "group", "durable", "start", "max_events", "concurrency", "partitions")
@@ -143,6 +145,12 @@ class Nack(_message.Message):
     reason: str
     def __init__(self, delivery: _Optional[int] = ..., delay: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
+class Extend(_message.Message):
+    __slots__ = ("delivery",)
+    DELIVERY_FIELD_NUMBER: _ClassVar[int]
+    delivery: int
+    def __init__(self, delivery: _Optional[int] = ...) -> None: ...
+
 class Begin(_message.Message):
     __slots__ = ("delivery",)
     DELIVERY_FIELD_NUMBER: _ClassVar[int]
@@ -180,20 +188,22 @@ class Joined(_message.Message):
     def __init__(self, member: _Optional[str] = ...) -> None: ...
 
 class GroupDelivery(_message.Message):
-    __slots__ = ("delivery", "partition", "first", "events", "missed", "more")
+    __slots__ = ("delivery", "partition", "first", "events", "missed", "more", "timeout")
     DELIVERY_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     FIRST_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     MISSED_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     delivery: int
     partition: int
     first: int
     events: _containers.RepeatedCompositeFieldContainer[_cloudevents_pb2.CloudEvent]
     missed: int
     more: bool
-    def __init__(self, delivery: _Optional[int] = ..., partition: _Optional[int] = ..., first: _Optional[int] = ..., events: _Optional[_Iterable[_Union[_cloudevents_pb2.CloudEvent, _Mapping]]] = ..., missed: _Optional[int] = ..., more: bool = ...) -> None: ...
+    timeout: int
+    def __init__(self, delivery: _Optional[int] = ..., partition: _Optional[int] = ..., first: _Optional[int] = ..., events: _Optional[_Iterable[_Union[_cloudevents_pb2.CloudEvent, _Mapping]]] = ..., missed: _Optional[int] = ..., more: bool = ..., timeout: _Optional[int] = ...) -> None: ...
 
 class Settled(_message.Message):
     __slots__ = ("delivery", "written", "problem")
@@ -206,12 +216,14 @@ class Settled(_message.Message):
     def __init__(self, delivery: _Optional[int] = ..., written: _Optional[_Iterable[_Union[Written, _Mapping]]] = ..., problem: _Optional[_Union[Problem, _Mapping]] = ...) -> None: ...
 
 class Written(_message.Message):
-    __slots__ = ("stream", "places")
+    __slots__ = ("stream", "places", "reason")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     PLACES_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     stream: str
     places: _containers.RepeatedCompositeFieldContainer[Place]
-    def __init__(self, stream: _Optional[str] = ..., places: _Optional[_Iterable[_Union[Place, _Mapping]]] = ...) -> None: ...
+    reason: str
+    def __init__(self, stream: _Optional[str] = ..., places: _Optional[_Iterable[_Union[Place, _Mapping]]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Warning(_message.Message):
     __slots__ = ("delivery", "text")
@@ -222,12 +234,14 @@ class Warning(_message.Message):
     def __init__(self, delivery: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
 
 class Withdrawn(_message.Message):
-    __slots__ = ("delivery", "reason")
+    __slots__ = ("delivery", "reason", "taken_away")
     DELIVERY_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_AWAY_FIELD_NUMBER: _ClassVar[int]
     delivery: int
     reason: str
-    def __init__(self, delivery: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    taken_away: bool
+    def __init__(self, delivery: _Optional[int] = ..., reason: _Optional[str] = ..., taken_away: bool = ...) -> None: ...
 
 class StatementResult(_message.Message):
     __slots__ = ("delivery", "place", "state", "reason")
@@ -252,18 +266,20 @@ class StatementResult(_message.Message):
     def __init__(self, delivery: _Optional[int] = ..., place: _Optional[int] = ..., state: _Optional[_Union[StatementResult.State, str]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class WorkerMessage(_message.Message):
-    __slots__ = ("join", "ack", "nack", "begin", "statement")
+    __slots__ = ("join", "ack", "nack", "begin", "statement", "extend")
     JOIN_FIELD_NUMBER: _ClassVar[int]
     ACK_FIELD_NUMBER: _ClassVar[int]
     NACK_FIELD_NUMBER: _ClassVar[int]
     BEGIN_FIELD_NUMBER: _ClassVar[int]
     STATEMENT_FIELD_NUMBER: _ClassVar[int]
+    EXTEND_FIELD_NUMBER: _ClassVar[int]
     join: JoinStage
     ack: Ack
     nack: Nack
     begin: Begin
     statement: Statement
-    def __init__(self, join: _Optional[_Union[JoinStage, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., nack: _Optional[_Union[Nack, _Mapping]] = ..., begin: _Optional[_Union[Begin, _Mapping]] = ..., statement: _Optional[_Union[Statement, _Mapping]] = ...) -> None: ...
+    extend: Extend
+    def __init__(self, join: _Optional[_Union[JoinStage, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., nack: _Optional[_Union[Nack, _Mapping]] = ..., begin: _Optional[_Union[Begin, _Mapping]] = ..., statement: _Optional[_Union[Statement, _Mapping]] = ..., extend: _Optional[_Union[Extend, _Mapping]] = ...) -> None: ...
 
 class JoinStage(_message.Message):
     __slots__ = ("pipeline", "stage", "concurrency")
@@ -292,7 +308,7 @@ class WorkerEvent(_message.Message):
     def __init__(self, joined: _Optional[_Union[Joined, _Mapping]] = ..., delivery: _Optional[_Union[StageDelivery, _Mapping]] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ..., warning: _Optional[_Union[Warning, _Mapping]] = ..., withdrawn: _Optional[_Union[Withdrawn, _Mapping]] = ..., statement: _Optional[_Union[StatementResult, _Mapping]] = ...) -> None: ...
 
 class StageDelivery(_message.Message):
-    __slots__ = ("delivery", "instance", "partition", "root_event", "outputs")
+    __slots__ = ("delivery", "instance", "partition", "root_event", "outputs", "birth", "timeout")
     class OutputsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -305,12 +321,16 @@ class StageDelivery(_message.Message):
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     ROOT_EVENT_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    BIRTH_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     delivery: int
     instance: int
     partition: int
     root_event: _cloudevents_pb2.CloudEvent
     outputs: _containers.MessageMap[str, Payload]
-    def __init__(self, delivery: _Optional[int] = ..., instance: _Optional[int] = ..., partition: _Optional[int] = ..., root_event: _Optional[_Union[_cloudevents_pb2.CloudEvent, _Mapping]] = ..., outputs: _Optional[_Mapping[str, Payload]] = ...) -> None: ...
+    birth: int
+    timeout: int
+    def __init__(self, delivery: _Optional[int] = ..., instance: _Optional[int] = ..., partition: _Optional[int] = ..., root_event: _Optional[_Union[_cloudevents_pb2.CloudEvent, _Mapping]] = ..., outputs: _Optional[_Mapping[str, Payload]] = ..., birth: _Optional[int] = ..., timeout: _Optional[int] = ...) -> None: ...
 
 class CancelRequest(_message.Message):
     __slots__ = ("pipeline", "partition", "instance")
@@ -325,6 +345,54 @@ class CancelRequest(_message.Message):
 class CancelReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class TakeAwayRequest(_message.Message):
+    __slots__ = ("pipeline", "partition", "instance", "stage")
+    PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    pipeline: str
+    partition: int
+    instance: int
+    stage: str
+    def __init__(self, pipeline: _Optional[str] = ..., partition: _Optional[int] = ..., instance: _Optional[int] = ..., stage: _Optional[str] = ...) -> None: ...
+
+class TakeAwayReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ChangeGroupRequest(_message.Message):
+    __slots__ = ("stream", "group", "action", "start", "partitions")
+    class Action(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        DELETE: _ClassVar[ChangeGroupRequest.Action]
+        MOVE: _ClassVar[ChangeGroupRequest.Action]
+        PAUSE: _ClassVar[ChangeGroupRequest.Action]
+        RESUME: _ClassVar[ChangeGroupRequest.Action]
+        TAKE_AWAY: _ClassVar[ChangeGroupRequest.Action]
+    DELETE: ChangeGroupRequest.Action
+    MOVE: ChangeGroupRequest.Action
+    PAUSE: ChangeGroupRequest.Action
+    RESUME: ChangeGroupRequest.Action
+    TAKE_AWAY: ChangeGroupRequest.Action
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    stream: str
+    group: str
+    action: ChangeGroupRequest.Action
+    start: StartPoint
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, stream: _Optional[str] = ..., group: _Optional[str] = ..., action: _Optional[_Union[ChangeGroupRequest.Action, str]] = ..., start: _Optional[_Union[StartPoint, _Mapping]] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ChangeGroupReply(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: int
+    def __init__(self, partitions: _Optional[int] = ...) -> None: ...
 
 class SendRequest(_message.Message):
     __slots__ = ("exchange", "event")

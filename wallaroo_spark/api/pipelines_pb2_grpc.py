@@ -50,6 +50,11 @@ class StreamsStub(object):
                 request_serializer=pipelines__pb2.SubscriberMessage.SerializeToString,
                 response_deserializer=pipelines__pb2.SubscriberEvent.FromString,
                 _registered_method=True)
+        self.ChangeGroup = channel.unary_unary(
+                '/wallaroo.pipelines.v1.Streams/ChangeGroup',
+                request_serializer=pipelines__pb2.ChangeGroupRequest.SerializeToString,
+                response_deserializer=pipelines__pb2.ChangeGroupReply.FromString,
+                _registered_method=True)
 
 
 class StreamsServicer(object):
@@ -78,6 +83,13 @@ class StreamsServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ChangeGroup(self, request, context):
+        """Delete, move, pause or resume a group, or take its deliveries away from their members.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_StreamsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -95,6 +107,11 @@ def add_StreamsServicer_to_server(servicer, server):
                     servicer.Subscribe,
                     request_deserializer=pipelines__pb2.SubscriberMessage.FromString,
                     response_serializer=pipelines__pb2.SubscriberEvent.SerializeToString,
+            ),
+            'ChangeGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangeGroup,
+                    request_deserializer=pipelines__pb2.ChangeGroupRequest.FromString,
+                    response_serializer=pipelines__pb2.ChangeGroupReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -188,6 +205,33 @@ class Streams(object):
             metadata,
             _registered_method=True)
 
+    @staticmethod
+    def ChangeGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wallaroo.pipelines.v1.Streams/ChangeGroup',
+            pipelines__pb2.ChangeGroupRequest.SerializeToString,
+            pipelines__pb2.ChangeGroupReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
 
 class PipelinesStub(object):
     """Missing associated documentation comment in .proto file."""
@@ -208,6 +252,11 @@ class PipelinesStub(object):
                 request_serializer=pipelines__pb2.CancelRequest.SerializeToString,
                 response_deserializer=pipelines__pb2.CancelReply.FromString,
                 _registered_method=True)
+        self.TakeAway = channel.unary_unary(
+                '/wallaroo.pipelines.v1.Pipelines/TakeAway',
+                request_serializer=pipelines__pb2.TakeAwayRequest.SerializeToString,
+                response_deserializer=pipelines__pb2.TakeAwayReply.FromString,
+                _registered_method=True)
 
 
 class PipelinesServicer(object):
@@ -227,6 +276,13 @@ class PipelinesServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def TakeAway(self, request, context):
+        """Take the deliveries of an instance away from the workers that have them; they are given to others.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PipelinesServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -239,6 +295,11 @@ def add_PipelinesServicer_to_server(servicer, server):
                     servicer.Cancel,
                     request_deserializer=pipelines__pb2.CancelRequest.FromString,
                     response_serializer=pipelines__pb2.CancelReply.SerializeToString,
+            ),
+            'TakeAway': grpc.unary_unary_rpc_method_handler(
+                    servicer.TakeAway,
+                    request_deserializer=pipelines__pb2.TakeAwayRequest.FromString,
+                    response_serializer=pipelines__pb2.TakeAwayReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -295,6 +356,33 @@ class Pipelines(object):
             '/wallaroo.pipelines.v1.Pipelines/Cancel',
             pipelines__pb2.CancelRequest.SerializeToString,
             pipelines__pb2.CancelReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TakeAway(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wallaroo.pipelines.v1.Pipelines/TakeAway',
+            pipelines__pb2.TakeAwayRequest.SerializeToString,
+            pipelines__pb2.TakeAwayReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -6,6 +6,7 @@ this room reads commit files. Files of this package are beside Spark's own, in a
 
 from __future__ import annotations
 
+from wallaroo_spark.checkpoint.commits import CheckpointWatcher, CommitFollower, CommitThread
 from wallaroo_spark.checkpoint.files import CheckpointFiles
 from wallaroo_spark.checkpoint.model import (
     PlannedBatch,
@@ -17,11 +18,12 @@ from wallaroo_spark.checkpoint.model import (
     parse_offsets,
     receivers_in,
 )
-from wallaroo_spark.checkpoint.watcher import CheckpointWatcher
 
 __all__ = [
     "CheckpointFiles",
     "CheckpointWatcher",
+    "CommitFollower",
+    "CommitThread",
     "PlannedBatch",
     "QueryProgress",
     "holes",

@@ -5,6 +5,7 @@ Source: ``docs/decisions/acks-from-the-commit-log.md`` and ``docs/decisions/chec
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -34,10 +35,8 @@ from wallaroo_spark.checkpoint.model import (
 from wallaroo_spark.errors import CheckpointError
 from wallaroo_spark.references import References
 from wallaroo_spark.sidecar.folder import SidecarFolder
-from wallaroo_spark.sidecar.plan_files import PlanFiles, PlanStore
-from wallaroo_spark.sidecar.plan_names import NamedPlan, not_needed
-from wallaroo_spark.sidecar.plan_place import place_record
-from wallaroo_spark.sidecar.plan_reader import PlanReader
+from wallaroo_spark.sidecar.plan_files import NamedPlan, PlanFiles, PlanReader, PlanStore, not_needed, place_record
+from wallaroo_spark.sidecar.syncing import sync
 from wallaroo_spark.steps import Step, passed
 from wallaroo_spark.storage.locations import Location, is_mounted, open_location
 
@@ -75,6 +74,17 @@ _Log = Mapping[int, _Entry]
 _Result = TypeVar("_Result")
 
 
+def sync_log_file(log: str, batch: int) -> None:
+    """Return when a file of ``offsets/`` or ``commits/``, its checksum and their names are on the disk.
+
+    ``log`` is the path of the folder. Raises OSError.
+    """
+    sync(os.path.join(log, str(batch)))
+    with contextlib.suppress(FileNotFoundError):
+        sync(os.path.join(log, f".{batch}.crc"))
+    sync(log)
+
+
 class NamedPlans:
     """The named plans of one checkpoint that were read, for the next reading."""
 
@@ -110,12 +120,16 @@ class CheckpointFiles:
     unlike in other URIs, ``%20`` is three characters and not a space. The constructor raises
     :class:`ConfigurationError` when no file system can be opened for the location. The methods may be called from
     several threads, and raise :class:`CheckpointError` when the files cannot be read.
+
+    ``fsync``: on a disk of this machine a batch is committed for this object once its commit is on the disk. Spark
+    syncs no file, so without it a machine that loses power may forget a commit that was seen.
     """
 
-    def __init__(self, location: Location, spark: Any = None) -> None:
+    def __init__(self, location: Location, spark: Any = None, *, fsync: bool = False) -> None:
         self._location, self._spark = location, spark
         self.filesystem, self._root, self.identity = open_location(location, spark)
         self._remote = not isinstance(self.filesystem, fs.LocalFileSystem) or is_mounted(self._root)
+        self._fsync = fsync and not self._remote
         self._plans: dict[tuple[str, int, _Entry], PlannedBatch | None] = {}
         self._commits: tuple[int, _Entry] | None = None
         self._known_logs: tuple[float, _Log, _Log] | None = None
@@ -164,7 +178,7 @@ class CheckpointFiles:
 
     @cached_property
     def place(self) -> str:
-        """The record by which sources find this checkpoint; see :mod:`wallaroo_spark.sidecar.plan_place`."""
+        """The record by which sources find this checkpoint; see :mod:`wallaroo_spark.sidecar.plan_files`."""
         return place_record(self._location, self._spark)
 
     def purge_plans(self, receiver: str) -> int:
@@ -238,6 +252,11 @@ class CheckpointFiles:
                 return ()
 
         return self._retrying(read)
+
+    def newest_offsets(self) -> tuple[Any, ...]:
+        """Return the offset of each source in the newest planned batch, as JSON values; empty before the first."""
+        newest = self._retrying(lambda: max(self._list("offsets"), default=None))
+        return () if newest is None else self.source_offsets(newest)
 
     def query_id(self) -> str | None:
         """Return the id of the query to which the checkpoint belongs; None before Spark has written it.
@@ -319,10 +338,16 @@ class CheckpointFiles:
         while batches:
             newest = (batches[-1], commits[batches[-1]])
             if newest == self._commits or is_commit(self._read(f"commits/{batches[-1]}")):
+                if self._fsync and newest != self._commits:
+                    self._sync_commit(batches[-1])
                 self._commits = newest
                 break
             batches.pop()
         return batches
+
+    def _sync_commit(self, batch: int) -> None:
+        """Return when a commit, its checksum and their names are on the disk."""
+        sync_log_file(os.path.join(self._root, "commits"), batch)
 
     def _list(self, log: str) -> _Log:
         """Return the files of a log, by batch. Folders, checksums, temporary files and empty files are left out."""

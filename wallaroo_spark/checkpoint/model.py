@@ -16,9 +16,8 @@ from itertools import pairwise
 from typing import Any
 
 from wallaroo_spark.errors import CheckpointError
-from wallaroo_spark.reference_versions import with_endings
-from wallaroo_spark.references import Reference, References
-from wallaroo_spark.sidecar.plan_names import NAMED_VERSION, NamedPlan
+from wallaroo_spark.references import Reference, References, with_endings
+from wallaroo_spark.sidecar.plan_files import NAMED_VERSION, NamedPlan
 
 OFFSET_LOG_VERSIONS = ("v1", "v2")
 """The versions of Spark's offset log that this module reads."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import click
@@ -26,7 +26,6 @@ REPEAT_SECONDS = 60.0
 _REMEMBERED = 1000
 """Maximum number of warnings whose time is remembered. A choice that bounds memory; beyond it, warnings may repeat
 earlier."""
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def _set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
@@ -89,17 +88,15 @@ def listen_address(text: str) -> tuple[str, int]:
     return (parse_address(f"{host}:1")[0], 0) if port == "0" else parse_address(text)
 
 
-def count(number: int, thing: str = "", things: str = "") -> str:
-    """Format a number with the name of the counted thing: ``1 message``, ``1,200 messages``."""
-    if not thing:
-        return f"{number:,}"
-    return f"{number:,} {thing if number == 1 else things or thing + 's'}"
+def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
+    """Print a table on standard output."""
+    from rich.table import Table
 
+    from wallaroo_spark.cli.status.sources import console
 
-def size(number: float) -> str:
-    """Format a number of bytes with a suitable unit: ``512 B``, ``1.5 MiB``."""
-    unit = 0
-    while number >= 1024 and unit < len(_UNITS) - 1:
-        number /= 1024
-        unit += 1
-    return f"{number:.0f} {_UNITS[unit]}" if unit == 0 or number >= 100 else f"{number:.1f} {_UNITS[unit]}"
+    table = Table(box=None)
+    for column in columns:
+        table.add_column(column)
+    for row in rows:
+        table.add_row(*row)
+    console().print(table)

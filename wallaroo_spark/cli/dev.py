@@ -11,16 +11,17 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from wallaroo_spark.cli.common import INTERRUPTED, count, debug_option, listen_address
-from wallaroo_spark.errors import WallarooError, printable, split_code
+from wallaroo_spark.cli.common import INTERRUPTED, listen_address
+from wallaroo_spark.cli.sessions import standard_error_to
+from wallaroo_spark.errors import printable
 from wallaroo_spark.protocol import Error
+from wallaroo_spark.texts import count
 from wallaroo_spark.wiretap.decoding import CaptureDecoder, DecodedFrame
 from wallaroo_spark.wiretap.proxy import End, Proxy
 from wallaroo_spark.wiretap.recording import ConnectionOpened, Passed, Recorder, Remark
@@ -28,8 +29,6 @@ from wallaroo_spark.wiretap.recording import ConnectionOpened, Passed, Recorder,
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-POLL_SECONDS = 0.1
-"""Seconds between two checks for committed batches. A choice: a person does not notice this delay."""
 SHOWN_ROWS = 1000
 """Most rows that are printed of a batch. A choice that bounds memory and output."""
 SHOWN_BYTES = 200
@@ -48,7 +47,7 @@ _COLUMNS = [
 ]
 
 
-@click.group(short_help="Tools for authors of connectors.")
+@click.group()
 def dev() -> None:
     """Tools for authors of connectors."""
 
@@ -77,7 +76,6 @@ Examples:
 @click.option(
     "--json", "as_json", is_flag=True, help="Print rows as lines of JSON, and everything else on standard error."
 )
-@debug_option
 def up(
     listen: str,
     cookie: str,
@@ -130,6 +128,7 @@ def _options(overrides: tuple[str, ...]) -> dict[str, Any]:
 
 def _run(home: Path, listen: str, settings: dict[str, Any], view: _View, watcher: _Watcher, signals: Any) -> None:
     from wallaroo_spark.cli.demo.job import make_session
+    from wallaroo_spark.cli.receive.running import failed_query
     from wallaroo_spark.receiver import Receiver
 
     host, port = listen_address(listen)
@@ -137,7 +136,7 @@ def _run(home: Path, listen: str, settings: dict[str, Any], view: _View, watcher
         worker_port = free.getsockname()[1]
     with Proxy((_HOST, worker_port), (host, port), watcher=watcher) as proxy:
         view.say(f"Starting Spark, Redis and a worker; Spark's messages are in {home / 'spark.log'} …")
-        with _quiet(home / "spark.log"):
+        with standard_error_to(home / "spark.log"):
             spark = make_session(home)
             signals.install()
             batches = _Batches(home / "checkpoint")
@@ -151,33 +150,12 @@ def _run(home: Path, listen: str, settings: dict[str, Any], view: _View, watcher
                     view.ready(proxy.address, settings["cookie"], receiver.registry_url, receiver.page_address)
                     while signals.received is None:
                         view.show(batches.committed())
-                        _check(query)
-                        time.sleep(POLL_SECONDS)
+                        if (error := query.exception()) is not None:
+                            raise failed_query(error)
+                        batches.commits.wait()
                     view.show(batches.committed())
             finally:
                 spark.stop()
-
-
-def _check(query: Any) -> None:
-    error = query.exception()
-    if error is not None:
-        first, code = split_code((str(error).splitlines() or [""])[0][:500])
-        raise WallarooError(f"the query failed: {first}", code=code or "query-failed")
-
-
-@contextlib.contextmanager
-def _quiet(log: Path) -> Iterator[None]:
-    """Redirect the standard error of this process and of those that it starts to a file."""
-    import os
-
-    saved = os.dup(2)
-    with log.open("a") as file:
-        os.dup2(file.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
 
 
 @dataclass(frozen=True)
@@ -196,7 +174,9 @@ class _Batches:
     """Collects the rows of batches, and returns them once Spark has committed them."""
 
     def __init__(self, checkpoint: Path) -> None:
-        self._commits = checkpoint / "commits"
+        from wallaroo_spark.checkpoint import CheckpointFiles, CommitFollower
+
+        self.commits = CommitFollower(CheckpointFiles(str(checkpoint)))
         self._collected: dict[int, CommittedRows] = {}
         self._lock = threading.Lock()
 
@@ -209,8 +189,9 @@ class _Batches:
 
     def committed(self) -> list[CommittedRows]:
         """The batches that have been committed since the last call, in order."""
+        newest = self.commits.newest()
         with self._lock:
-            done = [number for number in sorted(self._collected) if (self._commits / str(number)).exists()]
+            done = [number for number in sorted(self._collected) if newest is not None and number <= newest]
             return [self._collected.pop(number) for number in done]
 
 

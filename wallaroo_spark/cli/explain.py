@@ -20,7 +20,6 @@ LONGEST_INPUT = 1 << 20
 
 
 @click.command(
-    short_help="Explain the code of an error, an alert or a cause.",
     epilog="""\b
 Examples:
   wallaroo-spark explain cannot-listen
@@ -54,7 +53,7 @@ def explain(text: tuple[str, ...], as_json: bool) -> None:
 
 
 def _groups() -> dict[str, Any]:
-    return {"groups": [{"title": group.title, "codes": _rows(group.entries)} for group in GROUPS]}
+    return {"groups": [{"title": group.title, "codes": _rows(group.entries)} for group in GROUPS.values()]}
 
 
 def _rows(entries: Iterable[CodeEntry]) -> list[dict[str, Any]]:
@@ -62,7 +61,7 @@ def _rows(entries: Iterable[CodeEntry]) -> list[dict[str, Any]]:
 
 
 def _list() -> str:
-    groups = ["\n".join([group.title, *(_line(entry) for entry in group.entries)]) for group in GROUPS]
+    groups = ["\n".join([group.title, *(_line(entry) for entry in group.entries)]) for group in GROUPS.values()]
     return "\n\n".join(groups)
 
 
@@ -79,7 +78,7 @@ def _line(entry: CodeEntry) -> str:
 
 def _explained(entry: CodeEntry) -> str:
     cure = entry.cure or "Nothing; this is a healthy state."
-    parts = [("Cause", entry.cause), ("What to do", cure), ("More", entry.page)]
+    parts = [("Cause", entry.cause), ("What to do", cure), ("More", f"wallaroo-spark files {entry.page}")]
     title = textwrap.fill(entry.title, WIDTH, initial_indent="  ", subsequent_indent="  ")
     return "\n".join([entry.code, title, *(_part(name, text) for name, text in parts)])
 

@@ -6,7 +6,9 @@ interrupt 130. A traceback appears only with ``--debug`` or ``WALLAROO_DEBUG=1``
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import functools
 import importlib
 import importlib.util
 import sys
@@ -15,159 +17,99 @@ from collections.abc import Sequence
 from typing import Any
 
 from wallaroo_spark import __version__
-from wallaroo_spark.errors import WallarooError
+from wallaroo_spark.errors import PackageMissingError, WallarooError
+from wallaroo_spark.extras import command, missing
 
 try:
     import click
 except ModuleNotFoundError:
-    sys.exit("Error: the command line needs click; run: pip install 'wallaroo-spark[cli]'")
+    sys.exit(f"Error: the command line needs click; run: {command(['cli'])}")
 
-from wallaroo_spark.cli.common import DEBUG, INTERRUPTED, debug_option
+from wallaroo_spark.cli.common import DEBUG, INTERRUPTED, debug_option, set_up_logging
 from wallaroo_spark.cli.defaults import defaults
 
-VERBS = {
-    "apply": (
-        "wallaroo_spark.cli.schema.apply",
-        "apply",
-        "Apply YAML documents to the schema of an application.",
-    ),
-    "call": (
-        "wallaroo_spark.cli.durable.call",
-        "call",
-        "Call an endpoint and print the answer.",
-    ),
-    "check": (
-        "wallaroo_spark.cli.check.command",
-        "check",
-        "Check everything that a receiver needs, before it is started.",
-    ),
-    "capture": (
-        "wallaroo_spark.cli.wire.capture",
-        "capture",
-        "Record a connector's frames to a file, or disturb its connection.",
-    ),
-    "consume": (
-        "wallaroo_spark.cli.durable.consume",
-        "consume",
-        "Print the events of a durable stream as a member of a group.",
-    ),
-    "decode": (
-        "wallaroo_spark.cli.wire.decode",
-        "decode_command",
-        "Print the frames of a capture, or of plain bytes, as text or JSON.",
-    ),
-    "delete": (
-        "wallaroo_spark.cli.schema.apply",
-        "delete",
-        "Delete objects of an application's schema.",
-    ),
-    "demo": (
-        "wallaroo_spark.cli.demo",
-        "demo",
-        "Run the whole product on this machine and compare its output with its input.",
-    ),
-    "describe": (
-        "wallaroo_spark.cli.schema.show",
-        "describe",
-        "Show one object of an application's schema in full.",
-    ),
-    "dev": ("wallaroo_spark.cli.dev", "dev", "Tools for authors of connectors."),
-    "explain": (
-        "wallaroo_spark.cli.explain",
-        "explain",
-        "Explain the code of an error, an alert or a cause.",
-    ),
-    "get": (
-        "wallaroo_spark.cli.schema.show",
-        "get",
-        "List the objects of an application's schema.",
-    ),
-    "list": (
-        "wallaroo_spark.cli.status.list_command",
-        "list_receivers",
-        "List all receivers and topics of a registry.",
-    ),
-    "pipelines": (
-        "wallaroo_spark.cli.durable.pipelines",
-        "pipelines",
-        "Show pipelines and the history of their instances.",
-    ),
-    "publish": (
-        "wallaroo_spark.cli.durable.publish",
-        "publish",
-        "Append events to a durable stream.",
-    ),
-    "receive": ("wallaroo_spark.cli.receive.command", "receive", "Run the receiver and the query of a YAML file."),
-    "replay": (
-        "wallaroo_spark.cli.wire.replay",
-        "replay",
-        "Send the messages of a capture again.",
-    ),
-    "run": (
-        "wallaroo_spark.cli.run.command",
-        "run",
-        "Run an application of durable streams: its gateways and its query.",
-    ),
-    "send": (
-        "wallaroo_spark.cli.send.command",
-        "send",
-        "Send the records of files, or of standard input, to a receiver.",
-    ),
-    "serve": (
-        "wallaroo_spark.cli.durable.stage",
-        "serve",
-        "Answer the calls of an endpoint with a command.",
-    ),
-    "sink": ("wallaroo_spark.cli.sink", "sink", "Receive the rows of transactional connector sinks into files."),
-    "stage": (
-        "wallaroo_spark.cli.durable.stage",
-        "stage",
-        "Run a command for each delivery of a stage of a pipeline.",
-    ),
-    "status": (
-        "wallaroo_spark.cli.status.command",
-        "status",
-        "Show a receiver or an application at a glance, topics and sinks.",
-    ),
-    "streams": (
-        "wallaroo_spark.cli.status.streams_command",
-        "streams",
-        "Show the streams of a receiver, with references, lag and age.",
-    ),
-    "subscribe": ("wallaroo_spark.cli.subscribe", "subscribe", "Print the rows of a topic as they are published."),
-    "support": (
-        "wallaroo_spark.cli.support.command",
-        "support",
-        "Write an archive for the report of a defect, without secrets.",
-    ),
-    "token": (
-        "wallaroo_spark.cli.durable.token",
-        "token",
-        "Create, list and revoke the tokens of an application.",
-    ),
-    "top": ("wallaroo_spark.cli.status.top_command", "top", "Watch a receiver live, by slot, instance and stream."),
-    "validate": (
-        "wallaroo_spark.cli.receive.validate",
-        "validate",
-        "Check a YAML file of receive, and name each problem with its line.",
-    ),
-    "tap": ("wallaroo_spark.cli.tap", "tap", "Show live messages of a stream without consuming them."),
+ROOM = "wallaroo_spark.cli"
+GROUPS: dict[str, dict[str, tuple[str, str, str]]] = {
+    "Receivers": {
+        "receive": ("receive.command", "receive", "Run the receiver and the query of a YAML file."),
+        "validate": (
+            "receive.validate",
+            "validate",
+            "Check a YAML file of receive, and name each problem with its line.",
+        ),
+        "check": ("check.command", "check", "Check everything that a receiver needs, before it is started."),
+        "status": ("status.command", "status", "Show a receiver or an application at a glance, topics and sinks."),
+        "top": ("status.top_command", "top", "Watch a receiver live, by slot, instance and stream."),
+        "streams": (
+            "status.streams_command",
+            "streams",
+            "Show the streams of a receiver, with references, lag and age.",
+        ),
+        "list": ("status.list_command", "list_receivers", "List all receivers and topics of a registry."),
+        "tap": ("subscribe", "tap", "Show live messages of a stream without consuming them."),
+    },
+    "Producers and connectors": {
+        "send": ("send.command", "send", "Send the records of files, or of standard input, to a receiver."),
+        "sink": ("sink", "sink", "Receive the rows of transactional connector sinks into files."),
+        "dev": ("dev", "dev", "Tools for authors of connectors."),
+        "capture": ("wire.capture", "capture", "Record a connector's frames to a file, or disturb its connection."),
+        "decode": (
+            "wire.decode",
+            "decode_command",
+            "Print the frames of a capture, or of plain bytes, as text or JSON.",
+        ),
+        "replay": ("wire.replay", "replay", "Send the messages of a capture again."),
+    },
+    "Topics": {
+        "subscribe": ("subscribe", "subscribe", "Print the rows of a topic as they are published."),
+    },
+    "Applications of durable streams": {
+        "run": ("run.command", "run", "Run an application of durable streams: its gateways and its query."),
+        "apply": ("schema", "apply", "Apply YAML documents to the schema of an application."),
+        "delete": ("schema", "delete", "Delete objects of an application's schema."),
+        "get": ("schema", "get", "List the objects of an application's schema."),
+        "describe": ("schema", "describe", "Show one object of an application's schema in full."),
+        "publish": ("durable.publish", "publish", "Append events to a durable stream."),
+        "consume": ("durable.consume", "consume", "Print the events of a durable stream as a member of a group."),
+        "groups": ("durable.groups", "groups", "List, move, pause, resume and delete the groups of streams."),
+        "pipelines": (
+            "durable.pipelines",
+            "pipelines",
+            "Show pipelines and their instances, cancel one, or take its work away.",
+        ),
+        "stage": ("durable.stage", "stage", "Run a command for each delivery of a stage of a pipeline."),
+        "call": ("durable.stage", "call", "Call an endpoint and print the answer."),
+        "serve": ("durable.stage", "serve", "Answer the calls of an endpoint with a command."),
+        "token": ("durable.token", "token", "Create, list and revoke the tokens of an application."),
+    },
+    "Tools": {
+        "demo": ("demo", "demo", "Run the whole product on this machine and compare its output with its input."),
+        "explain": ("explain", "explain", "Explain the code of an error, an alert or a cause."),
+        "files": ("support.files", "files", "Show or copy the pages, configurations and examples of the package."),
+        "support": ("support.command", "support", "Write an archive for the report of a defect, without secrets."),
+    },
 }
-"""Verb → (module, name of the click command, line in the help), so that the help loads no verb."""
+"""Heading in the help → verb → (module below this room, name of the click command, line in the help).
 
-EXTRAS = {
-    "pyspark": "spark",
-    "msgpack": "pubsub",
-    "pyarrow": "worker",
-    "pandas": "worker",
-    "numpy": "worker",
-    "redis": "registry",
-    "grpc": "client",
-    "google": "client",
-    "rich": "cli",
-    "yaml": "cli",
+So the help loads no verb.
+"""
+VERBS = {verb: row for verbs in GROUPS.values() for verb, row in verbs.items()}
+
+_RECEIVERS = (("spark", "embedded", "cli"),)
+_FOLDERS = (("pipelines", "cli"),)
+_CLIENTS = (("client", "cli"),)
+NEEDS: dict[str, tuple[tuple[str, ...], ...]] = {
+    **dict.fromkeys(("check", "demo", "dev", "receive"), _RECEIVERS),
+    **dict.fromkeys(("apply", "delete", "describe", "get", "token"), _FOLDERS),
+    **dict.fromkeys(("call", "consume", "publish", "serve", "stage"), _CLIENTS),
+    "groups": (*_CLIENTS, ("registry", "cli"), *_FOLDERS),
+    "pipelines": (*_FOLDERS, *_CLIENTS),
+    "run": (("spark", "pipelines", "embedded", "cli"),),
+    "send": (("registry", "cli"), ("pubsub", "cli")),
+    "status": (("registry", "cli"), ("pipelines", "cli")),
+    "subscribe": (("pubsub", "cli"),),
 }
-"""Package → the extra of this package that installs it."""
+"""Verb → sets of extras: the first set that has a missing package is what the verb needs for what it was asked."""
 
 
 class Verbs(click.Group):
@@ -175,17 +117,21 @@ class Verbs(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the verbs that are installed."""
-        return [verb for verb, (module, _, _) in VERBS.items() if importlib.util.find_spec(module) is not None]
+        return [
+            verb for verb, (module, _, _) in VERBS.items() if importlib.util.find_spec(f"{ROOM}.{module}") is not None
+        ]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Load and return one verb; None when there is no such verb."""
         if cmd_name not in self.list_commands(ctx):
             return None
-        module, name, _ = VERBS[cmd_name]
+        module, name, line = VERBS[cmd_name]
         try:
-            command: click.Command = getattr(importlib.import_module(module), name)
-        except ModuleNotFoundError as error:
-            raise _missing(error) from error
+            command: click.Command = getattr(importlib.import_module(f"{ROOM}.{module}"), name)
+        except (ModuleNotFoundError, PackageMissingError) as error:
+            raise _missing(error, cmd_name) from error
+        command.short_help = line
+        _complete(command)
         return command
 
     def resolve_command(
@@ -198,9 +144,13 @@ class Verbs(click.Group):
         return name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the verbs with the lines of the table."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(verb, VERBS[verb][2]) for verb in self.list_commands(ctx)])
+        """List the verbs by subject, with the lines of the table."""
+        installed, width = set(self.list_commands(ctx)), max(map(len, VERBS))
+        for group, verbs in GROUPS.items():
+            with formatter.section(group):
+                formatter.write_dl(
+                    [(f"{verb:{width}}", line) for verb, (_, _, line) in verbs.items() if verb in installed]
+                )
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb; show its error as one sentence and exit with the error's status."""
@@ -217,14 +167,32 @@ class Verbs(click.Group):
                 raise
             if ctx.find_root().meta.get(DEBUG):
                 traceback.print_exception(error)
-            raise _sentence(error) from error
+            raise _sentence(error, str(ctx.invoked_subcommand or "")) from error
 
 
-def _sentence(error: Exception) -> click.ClickException:
+def _complete(command: click.Command) -> None:
+    """Give a verb, or the verbs of a group, the flag ``--debug``, and have logging set up before it runs."""
+    if isinstance(command, click.Group):
+        for verb in command.commands.values():
+            _complete(verb)
+    elif command.callback is not None and not any(option.name == "debug" for option in command.params):
+        run = debug_option(command).callback
+        assert run is not None
+
+        @functools.wraps(run)
+        def callback(*args: Any, **kwargs: Any) -> Any:
+            set_up_logging()
+            return run(*args, **kwargs)
+
+        command.callback = callback
+
+
+def _sentence(error: Exception, verb: str) -> click.ClickException:
+    if isinstance(error, ModuleNotFoundError | PackageMissingError):
+        with contextlib.suppress(ModuleNotFoundError):
+            return _missing(error, verb)
     if isinstance(error, WallarooError):
         return click.ClickException(str(error))
-    if isinstance(error, ModuleNotFoundError) and _package(error) in EXTRAS:
-        return _missing(error)
     first = (str(error).splitlines() or [""])[0][:300]
     problem = f"{type(error).__name__}: {first}" if first else type(error).__name__
     return click.ClickException(
@@ -233,17 +201,12 @@ def _sentence(error: Exception) -> click.ClickException:
     )
 
 
-def _package(error: ModuleNotFoundError) -> str:
-    return (error.name or "").split(".")[0]
-
-
-def _missing(error: ModuleNotFoundError) -> click.ClickException:
-    package = _package(error)
-    if package not in EXTRAS:
+def _missing(error: ImportError, verb: str) -> click.ClickException:
+    """The sentence for a package that is not installed. Raises the error when no extra installs it."""
+    found = missing(error, f"wallaroo-spark {verb}", *NEEDS.get(verb, ()))
+    if found is None:
         raise error
-    return click.ClickException(
-        f"this needs {package}, which is not installed; run: pip install 'wallaroo-spark[{EXTRAS[package]}]'"
-    )
+    return click.ClickException(str(found))
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib
 import logging
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
+
+import click
+
+from wallaroo_spark.cli.common import TERMINATED
+
+T = TypeVar("T")
 
 BEFORE_SPARK = 100
 """Priority of the hook in the Java process, above that of Spark's own hooks, which end its jobs (50 at most)."""
 HOOK_SECONDS = 30
 """How long the Java process waits for Python to stop the query. A choice: Hadoop's own limit, 30 s."""
+
+
+def run_until_sigterm(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine. SIGTERM cancels it, so that connections are closed in order, and is the exit status then."""
+
+    async def cancellable() -> T:
+        this = asyncio.current_task()
+        if this is not None and threading.current_thread() is threading.main_thread():
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
+        return await work
+
+    try:
+        return asyncio.run(cancellable())
+    except asyncio.CancelledError:
+        raise click.exceptions.Exit(TERMINATED) from None
 
 
 @dataclass

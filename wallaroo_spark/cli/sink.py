@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from wallaroo_spark.cli.common import INTERRUPTED, debug_option, debugging, set_up_logging
+from wallaroo_spark.cli.common import INTERRUPTED, debugging
 from wallaroo_spark.errors import one_line
 
 log = one_line(logging.getLogger("wallaroo_spark.sinks"))
@@ -22,7 +22,6 @@ CLOSE_SECONDS = 5.0
 
 
 @click.command(
-    short_help="Receive the rows of transactional connector sinks into files.",
     epilog="Examples: wallaroo-spark sink --to out · "
     "wallaroo-spark sink --to out --host 0.0.0.0 --cookie env:COOKIE --json",
 )
@@ -39,7 +38,6 @@ CLOSE_SECONDS = 5.0
 @click.option("--max-frame-bytes", default=4 << 20, show_default=True, type=click.IntRange(1024), help="Longest row.")
 @click.option("--max-sessions", default=1024, show_default=True, type=click.IntRange(1), help="Most sessions at once.")
 @click.option("--json", "as_json", is_flag=True, help="Print the address as one line of JSON.")
-@debug_option
 def sink(to: str, host: str, port: int, as_json: bool, **settings: Any) -> None:
     """Receive the rows that sinks.connector(…) sends, and append each batch to files exactly once.
 
@@ -49,7 +47,6 @@ def sink(to: str, host: str, port: int, as_json: bool, **settings: Any) -> None:
     """
     if (settings["tls_key"] or settings["tls_ca"]) and not settings["tls_certificate"]:
         raise click.UsageError("--tls-key and --tls-ca need --tls-certificate")
-    set_up_logging()
     if not debugging():
         logging.getLogger("wallaroo_spark.sinks").setLevel(logging.INFO)
     if asyncio.run(_serve(to, host, port, as_json, settings)) == signal.SIGINT:

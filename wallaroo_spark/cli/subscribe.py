@@ -1,16 +1,22 @@
-"""``wallaroo-spark subscribe``: prints the rows of a topic as they are published. It needs no Spark."""
+"""``wallaroo-spark subscribe``: prints the rows of a topic as they are published. It needs no Spark.
+
+``wallaroo-spark tap``: shows live messages of a stream without consuming them. It needs no Spark.
+"""
 
 from __future__ import annotations
 
-import asyncio
+import base64
+import itertools
 import json
-import signal
-import threading
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from wallaroo_spark.cli.common import TERMINATED, count, debug_option, set_up_logging
+from wallaroo_spark.cli.signals import run_until_sigterm
+from wallaroo_spark.errors import RegistryError, printable
+from wallaroo_spark.json_text import load_json
+from wallaroo_spark.texts import count
 
 if TYPE_CHECKING:
     from wallaroo_spark.pubsub import Epoch, Frontier, Subscription
@@ -20,7 +26,6 @@ WIDE = 200
 
 
 @click.command(
-    short_help="Print the rows of a topic as they are published.",
     epilog="Examples: wallaroo-spark subscribe totals --registry redis://127.0.0.1:6379 --cookie env:COOKIE · "
     "wallaroo-spark subscribe totals --context test --json | jq .row",
 )
@@ -47,7 +52,6 @@ WIDE = 200
 @click.option("--tls-ca", default="", metavar="FILE", help="PEM file of the authority of the publishers' certificates.")
 @click.option("--tls-certificate", default="", metavar="FILE", help="PEM file of the certificate to present.")
 @click.option("--tls-key", default="", metavar="FILE", help="PEM file with the key of --tls-certificate.")
-@debug_option
 def subscribe(topic: str, as_json: bool, limit: int | None, frontier: bool, everything: bool, **settings: Any) -> None:
     """Print the rows of TOPIC from the next epoch on; an epoch is printed when it is complete and its batch committed.
 
@@ -56,23 +60,15 @@ def subscribe(topic: str, as_json: bool, limit: int | None, frontier: bool, ever
     """
     from wallaroo_spark import pubsub
 
-    set_up_logging()
     subscription = pubsub.subscribe(topic, atomic=not everything, **settings)
     printer = _Json(frontier) if as_json else _Tables(frontier)
-    try:
-        asyncio.run(_print(subscription, printer, limit))
-    except asyncio.CancelledError:
-        raise click.exceptions.Exit(TERMINATED) from None
+    run_until_sigterm(_print(subscription, printer, limit))
 
 
 async def _print(subscription: Subscription, printer: _Json | _Tables, limit: int | None) -> None:
-    """Print rows until the topic ends or the limit is reached; SIGTERM cancels it."""
+    """Print rows until the topic ends or the limit is reached."""
     from wallaroo_spark.pubsub import Epoch
 
-    this = asyncio.current_task()
-    assert this is not None
-    if threading.current_thread() is threading.main_thread():
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
     left = limit
     async with subscription:
         async for item in subscription:
@@ -95,10 +91,11 @@ class _Json:
 
     def epoch(self, item: Epoch) -> None:
         """Some rows of an epoch."""
+        from wallaroo_spark.columnar.python_values import python_rows
         from wallaroo_spark.pubsub.subscribing.topic_source import row_as_json
 
         head = json.dumps({"epoch": item.epoch, "partition": item.partition})[:-1]
-        lines = [f'{head}, "row": {row_as_json(row).decode()}}}' for row in item.batch.to_pylist()]
+        lines = [f'{head}, "row": {row_as_json(row).decode()}}}' for row in python_rows(item.batch)]
         if lines:
             click.echo("\n".join(lines))
 
@@ -127,10 +124,12 @@ class _Tables:
 
     def epoch(self, item: Epoch) -> None:
         """Collect rows of an epoch; they are printed together when the epoch ends."""
+        from wallaroo_spark.columnar.python_values import python_rows
+
         if self._rows and item.epoch != self._epoch:
             self.end()
         self._epoch, self._columns = item.epoch, item.batch.schema.names
-        self._rows += item.batch.to_pylist()
+        self._rows += python_rows(item.batch)
 
     def frontier(self, item: Frontier) -> None:
         """Print the collected epoch, which is complete because the frontier has passed it."""
@@ -153,3 +152,138 @@ class _Tables:
             table.add_row(*(Text(str(row[column])) for column in self._columns))
         self._console.print(table)
         self._rows = []
+
+
+if TYPE_CHECKING:
+    from wallaroo_spark.inner.tap import TappedMessage
+
+ATTEMPTS = 2
+"""Attempts to reach the registry: few, because a person waits for the answer."""
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  wallaroo-spark tap orders --registry redis://… --receiver shop --token file:tap.token
+  wallaroo-spark tap '*' --registry redis://… --receiver shop --token env:TAP --follow --json""",
+)
+@click.argument("stream")
+@click.option("--registry", required=True, metavar="URL", help="The receiver's Redis; also env:NAME or file:PATH.")
+@click.option("--receiver", required=True, metavar="NAME", help="The receiver's name.")
+@click.option(
+    "--token", required=True, metavar="TOKEN",
+    help="The receiver's tap token, or its option token; also env:NAME or file:PATH.",
+)  # fmt: skip
+@click.option("--instance", default="", metavar="NAME", help="Only messages of this connector instance.")
+@click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after N messages.  [default: 10]")
+@click.option("--follow", is_flag=True, help="Go on until interrupted, or until --count.")
+@click.option(
+    "--wait", default=10.0, show_default=True, type=click.FloatRange(min=0.1), metavar="SECONDS",
+    help="Without --follow: end after this time at the latest.",
+)  # fmt: skip
+@click.option(
+    "--rate", default=20.0, show_default=True, type=click.FloatRange(0.1, 1000), metavar="MESSAGES",
+    help="Most messages a second of each worker.",
+)  # fmt: skip
+@click.option(
+    "--bytes", "most", default=200, show_default=True, type=click.IntRange(0, 65536), help="Bytes of a payload to show."
+)
+@click.option(
+    "--payload", type=click.Choice(["text", "hex", "json"]), default="text", show_default=True,
+    help="How to show payloads; json shows the fields of an object one by one.",
+)  # fmt: skip
+@click.option("--tls", is_flag=True, help="The workers use TLS; verify them with this system's authorities.")
+@click.option("--tls-ca", default="", metavar="FILE", help="PEM file of the authority of the workers' certificates.")
+@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each message.")
+def tap(stream: str, registry: str, receiver: str, as_json: bool, payload: str, **settings: Any) -> None:
+    """Show messages of STREAM (a name, an id, or * for all streams) as workers receive them.
+
+    Nothing changes for the query, the connector and the acknowledgements: the messages are copies of rows that a worker
+    holds until they are committed. The output is a sample: of a fast stream it has the newest messages, and messages
+    that are committed between two requests are missing.
+
+    Access to the registry is not enough to read messages. The tap token, which the driver has (receiver.tap_token),
+    permits samples and the status and nothing else. The inner ports of the workers must be reachable from here. The
+    exit status is 1 when no message arrived.
+    """
+    limit = settings["count"] or (None if settings["follow"] else 10)
+    shown = 0
+    for one in itertools.islice(_messages(stream, registry, receiver, settings), limit):
+        click.echo(_as_json(one) if as_json else _as_text(one, payload))
+        shown += 1
+    if not shown:
+        click.echo(f"No message of stream {stream!r} came within {settings['wait']:g} seconds.", err=True)
+        raise click.exceptions.Exit(1)
+
+
+def _messages(stream: str, registry: str, receiver: str, settings: dict[str, Any]) -> Iterator[TappedMessage]:
+    from wallaroo_spark.inner import tap as tapping
+    from wallaroo_spark.inner.client import Trust
+    from wallaroo_spark.options import resolve_secret
+    from wallaroo_spark.registry import Registry
+    from wallaroo_spark.transport import read_authority
+
+    tls_ca = settings["tls_ca"]
+    trust = Trust(read_authority(tls_ca) if tls_ca else b"") if settings["tls"] or tls_ca else None
+    with Registry(registry, receiver, attempts=ATTEMPTS) as found:
+
+        def workers() -> dict[int, str]:
+            return {slot: lease.flight for slot, lease in found.leases().items() if lease.flight}
+
+        if not workers():
+            raise RegistryError(
+                f"receiver {receiver!r} has no worker in this registry; start it, or check the name and the registry",
+                code="not-running",
+            )
+        yield from tapping.tap(
+            workers,
+            resolve_secret(settings["token"]),
+            stream,
+            instance=settings["instance"],
+            rate=settings["rate"],
+            cut=settings["most"],
+            trust=trust,
+            seconds=None if settings["follow"] else settings["wait"],
+        )
+
+
+def _as_json(one: TappedMessage) -> str:
+    values: dict[str, Any] = {
+        **vars(one),
+        "event_time": one.event_time.isoformat() if one.event_time else None,
+        "received_at": one.received_at.isoformat(),
+    }
+    for name in ("key", "value"):
+        data: bytes | None = values.pop(name)
+        try:
+            values[name] = None if data is None else data.decode()
+        except UnicodeDecodeError:
+            values[f"{name}_base64"] = base64.b64encode(data or b"").decode()
+    return json.dumps(values)
+
+
+def _as_text(one: TappedMessage, payload: str) -> str:
+    head = f"{one.received_at:%H:%M:%S.%f} {one.instance}/{one.stream} {one.message_id}"
+    key = "" if one.key is None else f" key={_text(one.key)}"
+    if one.value is None:
+        return f"{printable(head)}{key} BOUNDARY"
+    more = f" … ({one.size} bytes)" if one.size > len(one.value) else ""
+    return f"{printable(head)}{key} {_shown(one.value, payload)}{more}"
+
+
+def _shown(value: bytes, payload: str) -> str:
+    if payload == "hex":
+        return value.hex(" ")
+    if payload == "json":
+        try:
+            found = load_json(value)
+        except ValueError:
+            return f"(no JSON) {_text(value)}"
+        if isinstance(found, dict):
+            return " ".join(f"{printable(str(key))}={json.dumps(part)}" for key, part in found.items())
+        return json.dumps(found)
+    return _text(value)
+
+
+def _text(value: bytes) -> str:
+    return printable(value.decode("utf-8", "backslashreplace"))

@@ -4,29 +4,32 @@
 application, and to another one when that is lost. Source: ``docs/pipelines/clients.md``.
 """
 
-from wallaroo_spark.client.blocking import (
-    BlockingDelivery,
-    BlockingMembership,
-    BlockingTransaction,
-    Client,
-    run_stages,
-)
-from wallaroo_spark.client.bulk.window import PublishedEvent, RefusedEvent
-from wallaroo_spark.client.calls import ServedCall
-from wallaroo_spark.client.client import AsyncClient
-from wallaroo_spark.client.events.event import Event
-from wallaroo_spark.client.members.deliveries import (
-    ClientTransaction,
-    EventPlace,
-    Output,
-    StageWork,
-    StreamDelivery,
-    WrittenEvents,
-)
-from wallaroo_spark.client.members.membership import Membership
-from wallaroo_spark.client.requests import ApplicationDescription
-from wallaroo_spark.client.stages import Again, StageFunction, stage
-from wallaroo_spark.connector.backoff import Backoff
+from wallaroo_spark.extras import needed_by
+
+with needed_by("wallaroo_spark.client", "client"):
+    from wallaroo_spark.client.blocking import (
+        BlockingDelivery,
+        BlockingMembership,
+        BlockingTransaction,
+        Client,
+        run_stages,
+    )
+    from wallaroo_spark.client.bulk.window import PublishedEvent, RefusedEvent
+    from wallaroo_spark.client.calls import ServedCall
+    from wallaroo_spark.client.client import AsyncClient
+    from wallaroo_spark.client.events import Event
+    from wallaroo_spark.client.members import (
+        ClientTransaction,
+        EventPlace,
+        Membership,
+        Output,
+        StageWork,
+        StreamDelivery,
+        WrittenEvents,
+    )
+    from wallaroo_spark.client.refusals import ApplicationDescription
+    from wallaroo_spark.client.stages import Again, StageFunction, stage
+    from wallaroo_spark.connector.backoff import Backoff
 
 __all__ = [
     "Again",

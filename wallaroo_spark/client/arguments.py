@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from wallaroo_spark.api import pipelines_pb2 as pb
-from wallaroo_spark.client.events.event import Event, as_event
+from wallaroo_spark.client.events import Event, as_event
 from wallaroo_spark.connector.arguments import integer_of, shown, timeout_of
 from wallaroo_spark.errors import ArgumentTypeError, ArgumentValueError
 

@@ -12,12 +12,11 @@ from typing import Any
 import grpc
 
 from wallaroo_spark.api import pipelines_pb2 as pb
-from wallaroo_spark.client.events.event import Event
+from wallaroo_spark.client.events import Event
 from wallaroo_spark.client.gateways import Attempts, GatewayConnection, Gateways
-from wallaroo_spark.client.refusals import may_try_again, refusal
-from wallaroo_spark.client.requests import within_limit
+from wallaroo_spark.client.refusals import is_cancelled_itself, may_try_again, refusal, within_limit
 from wallaroo_spark.client.settings import ClientSettings
-from wallaroo_spark.errors import RegistryError, TransportError, one_line
+from wallaroo_spark.errors import RegistryError, TransportError, one_line, shown_error
 
 log = one_line(logging.getLogger("wallaroo_spark.client"))
 _END = object()
@@ -132,9 +131,13 @@ class Server:
         """Serve until this is cancelled. Raises the error of an endpoint that cannot be served."""
         while True:
             try:
-                gateway = await self._gateways.connected()
-                await self._connection(gateway)
+                async with self._gateways.using(f"endpoint {self._endpoint}") as gateway:
+                    await self._connection(gateway)
                 failure = "the gateway has ended the connection"
+            except grpc.aio.AioRpcError as error:
+                if not may_try_again(error) and error.code() is not grpc.StatusCode.CANCELLED:
+                    raise refusal(error, f"endpoint {self._endpoint}") from error
+                failure = error.details() or "the connection is lost"
             except (TransportError, RegistryError) as error:
                 failure = error.message
             delay = self._attempts.next_delay() or 0.0
@@ -150,11 +153,6 @@ class Server:
             while (event := await call.read()) is not grpc.aio.EOF:
                 self._attempts.succeeded()
                 self._take(event, calls, call, writing)
-        except grpc.aio.AioRpcError as error:
-            if not may_try_again(error) and error.code() is not grpc.StatusCode.CANCELLED:
-                raise refusal(error, f"endpoint {self._endpoint}") from error
-            await self._gateways.failed(gateway)
-            raise refusal(error, f"endpoint {self._endpoint}") from error
         finally:
             tasks = [task for _, task in calls.values()]
             for task in tasks:
@@ -192,14 +190,14 @@ class Server:
         try:
             async for answer in self._answers(served):
                 await send(event=_answer(answer, served.event).to_message(self._settings.source))
-        except asyncio.CancelledError:
-            raise
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             return
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and is_cancelled_itself():
+                raise
             # SystemExit: it would end the client's event loop, and every other call with it.
             log.warning("endpoint %s: a call has failed: %s: %s", self._endpoint, type(error).__name__, error)
-            end = {"error": f"{type(error).__name__}: {error}"[:LONGEST_ERROR]}
+            end = {"error": shown_error(error, LONGEST_ERROR)}
         else:
             end = {}
         finally:

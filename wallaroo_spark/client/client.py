@@ -16,7 +16,7 @@ from typing import Any, Self
 import grpc
 
 from wallaroo_spark.api import pipelines_pb2 as pb
-from wallaroo_spark.api.limits import EVENTS
+from wallaroo_spark.api.limits import EVENTS, GROUP_EVENTS, STAGE_DELIVERIES
 from wallaroo_spark.client.arguments import (
     events_of,
     iterable_of,
@@ -29,24 +29,42 @@ from wallaroo_spark.client.arguments import (
 from wallaroo_spark.client.bulk.publishing import BulkPublishing, OnRefused, published_events
 from wallaroo_spark.client.bulk.window import BulkWindow, PublishedEvent
 from wallaroo_spark.client.calls import ServedCall, Server, answers
-from wallaroo_spark.client.events.event import Event, as_event
+from wallaroo_spark.client.events import Event, as_event
 from wallaroo_spark.client.gateways import Attempts, GatewayConnection, Gateways
-from wallaroo_spark.client.members.channel import MembershipChannel
-from wallaroo_spark.client.members.deliveries import EventPlace, StageWork, StreamDelivery, places_of
-from wallaroo_spark.client.members.membership import Membership
-from wallaroo_spark.client.refusals import may_try_again, refusal
-from wallaroo_spark.client.requests import (
+from wallaroo_spark.client.members import (
+    EventPlace,
+    Membership,
+    MembershipChannel,
+    StageWork,
+    StreamDelivery,
+    places_of,
+)
+from wallaroo_spark.client.refusals import (
+    MAYBE_ANSWERED,
+    MAYBE_DELIVERED,
+    WRITTEN_ONCE,
     ApplicationDescription,
     description_of,
+    may_try_again,
     publish_request,
+    refusal,
     request_maker,
     within_limit,
 )
 from wallaroo_spark.client.settings import ClientSettings
 from wallaroo_spark.client.stages import StageFunction, StageWorker, stages_of
 from wallaroo_spark.connector.arguments import callable_of, timeout_of
-from wallaroo_spark.errors import PipelineError, RegistryError, TransportError
+from wallaroo_spark.errors import ArgumentValueError, PipelineError, RegistryError, TransportError
 from wallaroo_spark.settings import takes_settings
+
+GROUP_ACTIONS = {
+    "delete": pb.ChangeGroupRequest.DELETE,
+    "move": pb.ChangeGroupRequest.MOVE,
+    "pause": pb.ChangeGroupRequest.PAUSE,
+    "resume": pb.ChangeGroupRequest.RESUME,
+    "take_away": pb.ChangeGroupRequest.TAKE_AWAY,
+}
+"""The changes of a group, by the names that programs give."""
 
 
 class AsyncClient:
@@ -107,7 +125,7 @@ class AsyncClient:
         async def send(gateway: GatewayConnection, seconds: float) -> Any:
             return await gateway.streams.Publish(request, metadata=self._gateways.metadata, timeout=seconds)
 
-        reply = await self._gateways.call(f"publish to {stream}", send, timeout_of(timeout))
+        reply = await self._gateways.call(f"publish to {stream}", send, timeout_of(timeout), WRITTEN_ONCE)
         return list(places_of(reply.places))
 
     def publish_many(
@@ -182,7 +200,7 @@ class AsyncClient:
         group: str | None = None,
         start: str | int = "latest",
         durable: bool | None = None,
-        max_events: int = 100,
+        max_events: int = GROUP_EVENTS,
         concurrency: int = 1,
         partitions: tuple[int, ...] | list[int] = (),
     ) -> Membership[StreamDelivery]:
@@ -220,7 +238,7 @@ class AsyncClient:
         self._keep(member)
         return member
 
-    def stage(self, pipeline: str, stage: str, *, concurrency: int = 1) -> Membership[StageWork]:
+    def stage(self, pipeline: str, stage: str, *, concurrency: int = STAGE_DELIVERIES) -> Membership[StageWork]:
         """Work on a stage of a pipeline: an asynchronous iterator of :class:`StageWork`, each to be acked with its
         output. :meth:`work` runs functions instead."""
         path_of(pipeline, "pipeline")
@@ -272,6 +290,72 @@ class AsyncClient:
 
         await self._gateways.call(f"cancel instance {instance} of {pipeline}", send, timeout_of(timeout))
 
+    async def take_away(
+        self,
+        pipeline: str,
+        partition: int,
+        instance: int,
+        stage: str = "",
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 -- the limit of the request on its whole way, with all attempts
+    ) -> None:
+        """Take the deliveries of an instance away from the workers that have them; others are given them."""
+        request = pb.TakeAwayRequest(
+            pipeline=path_of(pipeline, "pipeline"),
+            partition=limited(partition, "partition", 0),
+            instance=limited(instance, "instance", 1),
+            stage=stage,
+        )
+
+        async def send(gateway: GatewayConnection, seconds: float) -> Any:
+            return await gateway.pipelines.TakeAway(request, metadata=self._gateways.metadata, timeout=seconds)
+
+        await self._gateways.call(f"take instance {instance} of {pipeline} away", send, timeout_of(timeout))
+
+    async def change_group(
+        self,
+        stream: str,
+        group: str,
+        action: str,
+        start: str | int = "beginning",
+        *,
+        partitions: tuple[int, ...] | list[int] = (),
+        timeout: float | None = None,  # noqa: ASYNC109 -- the limit of the request on its whole way, with all attempts
+    ) -> int:
+        """Change a group: ``delete``, ``move`` (to ``start``, as of :meth:`consume`), ``pause``, ``resume``, or
+        ``take_away`` its deliveries; in ``partitions``, or in all. Returns the number of partitions that had it; 0 when
+        an earlier attempt whose answer was lost has deleted it.
+        """
+        if action not in GROUP_ACTIONS:
+            raise ArgumentValueError(
+                f"action is {action!r}; give one of {', '.join(GROUP_ACTIONS)}",
+                code="request-invalid",
+                argument="action",
+            )
+        request = pb.ChangeGroupRequest(
+            stream=path_of(stream, "stream"),
+            group=name_of(group, "group"),
+            action=GROUP_ACTIONS[action],
+            start=start_of(start),
+            partitions=[limited(one, "partition", 0) for one in partitions],
+        )
+
+        attempts = 0
+
+        async def send(gateway: GatewayConnection, seconds: float) -> Any:
+            nonlocal attempts
+            attempts += 1
+            return await gateway.streams.ChangeGroup(request, metadata=self._gateways.metadata, timeout=seconds)
+
+        try:
+            answer = await self._gateways.call(f"{action} group {group} of {stream}", send, timeout_of(timeout))
+        except PipelineError as error:
+            if action == "delete" and attempts > 1 and error.code == "request-refused":
+                # There is no such group any more.
+                return 0
+            raise
+        return int(answer.partitions)
+
     async def send(
         self,
         exchange: str,
@@ -290,7 +374,7 @@ class AsyncClient:
         async def send(gateway: GatewayConnection, seconds: float) -> Any:
             return await gateway.exchanges.Send(request, metadata=self._gateways.metadata, timeout=seconds)
 
-        reply = await self._gateways.call(f"send to {exchange}", send, timeout_of(timeout))
+        reply = await self._gateways.call(f"send to {exchange}", send, timeout_of(timeout), MAYBE_DELIVERED)
         return int(reply.groups)
 
     async def receive(self, exchange: str, *, group: str | None = None) -> AsyncIterator[Event]:
@@ -303,21 +387,18 @@ class AsyncClient:
         request = pb.ReceiveRequest(exchange=exchange, group=chosen)
         attempts = Attempts(self._settings, for_ever=True)
         while True:
-            gateway: GatewayConnection | None = None
             try:
-                gateway = await self._gateways.connected()
-                call = gateway.exchanges.Receive(request, metadata=self._gateways.metadata)
-                try:
-                    async for message in call:
-                        attempts.succeeded()
-                        yield Event.from_message(message)
-                finally:
-                    call.cancel()
+                async with self._gateways.using(f"receive from {exchange}") as gateway:
+                    call = gateway.exchanges.Receive(request, metadata=self._gateways.metadata)
+                    try:
+                        async for message in call:
+                            attempts.succeeded()
+                            yield Event.from_message(message)
+                    finally:
+                        call.cancel()
             except grpc.aio.AioRpcError as error:
-                if not may_try_again(error):
+                if not may_try_again(error) and error.code() is not grpc.StatusCode.CANCELLED:
                     raise refusal(error, f"receive from {exchange}") from error
-                if gateway is not None:
-                    await self._gateways.failed(gateway)
             except (TransportError, RegistryError):
                 pass
             await asyncio.sleep(attempts.next_delay() or 0.0)
@@ -348,21 +429,19 @@ class AsyncClient:
         path_of(endpoint, "endpoint")
         checked = events_of(events)
         seconds = timeout_of(timeout)
-        gateway = await self._gateways.connected()
         try:
-            async for answer in answers(
-                gateway,
-                self._gateways.metadata,
-                endpoint,
-                checked,
-                self._settings.source,
-                self._settings.timeout if seconds is None else seconds,
-            ):
-                yield answer
+            async with self._gateways.using(f"call {endpoint}") as gateway:
+                async for answer in answers(
+                    gateway,
+                    self._gateways.metadata,
+                    endpoint,
+                    checked,
+                    self._settings.source,
+                    self._settings.timeout if seconds is None else seconds,
+                ):
+                    yield answer
         except grpc.aio.AioRpcError as error:
-            if may_try_again(error):
-                await self._gateways.failed(gateway)
-            raise refusal(error, f"call {endpoint}") from error
+            raise refusal(error, f"call {endpoint}", MAYBE_ANSWERED) from error
 
     async def serve(self, endpoint: str, function: Callable[[ServedCall], Any], *, concurrency: int = 1) -> None:
         """Serve an endpoint with a function until :meth:`stop`, the client's end or a cancellation.

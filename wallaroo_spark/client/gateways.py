@@ -6,14 +6,21 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
 
 from wallaroo_spark.api import pipelines_pb2_grpc as rpc
-from wallaroo_spark.client.refusals import may_try_again, refusal
+from wallaroo_spark.client.refusals import (
+    DONE_ONCE,
+    is_cancelled_itself,
+    may_try_again,
+    refusal,
+    refused_by_a_living_gateway,
+)
 from wallaroo_spark.client.settings import ClientSettings
 from wallaroo_spark.errors import LocalProtocolError, RegistryError, TransportError, one_line
 from wallaroo_spark.registry import Registry, application_registry
@@ -22,6 +29,8 @@ from wallaroo_spark.transport import read_authority, read_pair
 log = one_line(logging.getLogger("wallaroo_spark.client"))
 T = TypeVar("T")
 
+WORD_SECONDS = 1.0
+"""Seconds without a connection after which the log says so. A choice: a person waits that long without wondering."""
 OPTIONS: tuple[tuple[str, Any], ...] = (
     # Each connection is its own, so a new attempt is not held back by the back-off of an earlier one.
     ("grpc.use_local_subchannel_pool", 1),
@@ -46,6 +55,8 @@ class GatewayConnection:
         """``host:port`` of the gateway."""
         self.channel = channel
         """The connection."""
+        self.uses = 0
+        """The requests and memberships that use it now."""
         # The generated code has no types.
         made: Any = rpc
         self.streams: Any = made.StreamsStub(channel)
@@ -63,17 +74,27 @@ class GatewayConnection:
 class Gateways:
     """Connects to any gateway of an application, and to another one when that fails.
 
+    Each request is made with :meth:`using`, which learns from its error what has become of the connection: a gateway
+    that refuses a request lives, and its connection stays open. A lost one is closed when nothing uses it any more.
     Methods are coroutines of one event loop.
     """
 
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
         self._current: GatewayConnection | None = None
-        self._failed: set[str] = set()
+        self._open: dict[str, GatewayConnection] = {}
+        """The connections that are not lost, by address."""
+        self._used_lost: set[GatewayConnection] = set()
+        self._closing: set[asyncio.Future[None]] = set()
+        self._last: set[str] = set()
+        """The addresses to try last: those that have failed, or were busy."""
         self._connecting: asyncio.Lock | None = None
+        self._problem = ""
+        """Why no gateway could be connected to last."""
+        self._word: asyncio.TimerHandle | None = None
+        """Says that there is no connection; None while there is one."""
         self._registry: Registry | None = None
         self._closed = False
-        self._lost: list[GatewayConnection] = []
 
     @property
     def closed(self) -> bool:
@@ -90,41 +111,60 @@ class Gateways:
         """The address of the gateway that is connected; empty without one."""
         return self._current.address if self._current else ""
 
-    async def connected(self) -> GatewayConnection:
-        """The gateway that is connected, or another one.
+    @asynccontextmanager
+    async def using(self, action: str) -> AsyncIterator[GatewayConnection]:
+        """A connection for one request or membership, which is not closed meanwhile; ``action`` names it in errors.
 
-        Raises :class:`TransportError` when none can be connected to.
+        Raises :class:`TransportError` when no gateway can be connected to, and in place of a cancellation that is not
+        one of the calling task: gRPC cancels the calls of a connection that is closed.
         """
-        if self._connecting is None:
-            self._connecting = asyncio.Lock()
-        async with self._connecting:
+        gateway = await self._connected()
+        gateway.uses += 1
+        try:
+            yield gateway
+        except grpc.aio.AioRpcError as error:
+            if may_try_again(error):
+                self._learn(gateway, error)
+            raise
+        except TransportError:
+            self._pass_over(gateway)
+            raise
+        except asyncio.CancelledError as error:
+            if is_cancelled_itself():
+                raise
             self._check_open()
-            if self._current is None:
-                self._current = await self._connect()
-            return self._current
+            self._pass_over(gateway)
+            raise TransportError(
+                f"{action}: the connection to {gateway.address} was closed meanwhile; try again",
+                code="gateway-unreachable",
+            ) from error
+        finally:
+            gateway.uses -= 1
+            self._close_unused(gateway)
 
     async def call(
-        self, action: str, request: Callable[[GatewayConnection, float], Awaitable[T]], seconds: float | None
+        self,
+        action: str,
+        request: Callable[[GatewayConnection, float], Awaitable[T]],
+        seconds: float | None,
+        late: str = DONE_ONCE,
     ) -> T:
         """Make a request, again and with other gateways, until it is answered; ``action`` names it in errors.
 
         ``request`` gets the gateway and the seconds that are left of ``seconds`` (None: the setting ``timeout``).
-        Raises the error of :func:`refusal`, and
-        :class:`TransportError` when the time or the attempts are over.
+        Raises the error of :func:`refusal`, which takes ``late``, and :class:`TransportError` when the time or the
+        attempts are over.
         """
         deadline = time.monotonic() + (self._settings.timeout if seconds is None else seconds)
         attempts = Attempts(self._settings)
         while True:
-            gateway: GatewayConnection | None = None
             try:
-                gateway = await self.connected()
-                return await request(gateway, max(0.001, deadline - time.monotonic()))
+                async with self.using(action) as gateway:
+                    return await request(gateway, max(0.001, deadline - time.monotonic()))
             except grpc.aio.AioRpcError as error:
                 if not may_try_again(error):
-                    raise refusal(error, action) from error
-                failure: Exception = refusal(error, action)
-                if gateway is not None:
-                    await self.failed(gateway)
+                    raise refusal(error, action, late) from error
+                failure: Exception = refusal(error, action, late)
             except (TransportError, RegistryError) as error:
                 failure = error
             delay = attempts.next_delay()
@@ -133,26 +173,76 @@ class Gateways:
             log.debug("%s: trying again in %.1f s: %s", action, delay, failure)
             await asyncio.sleep(delay)
 
-    async def failed(self, gateway: GatewayConnection) -> None:
-        """A request to this gateway has failed; the next one goes to another."""
-        if self._current is gateway:
-            self._current = None
-            self._failed.add(gateway.address)
-            # Other requests may still wait for their answers on it, so it is closed a few losses later.
-            self._lost.append(gateway)
-            if len(self._lost) > 2:
-                await self._lost.pop(0).channel.close()
-
     async def close(self) -> None:
         """Close the connections. May be called again."""
         self._closed = True
-        channels = [gateway.channel for gateway in (self._current, *self._lost) if gateway is not None]
-        self._current, self._lost = None, []
-        for channel in channels:
-            await channel.close()
+        self._end_word()
+        for gateway in {*self._open.values(), *self._used_lost}:
+            self._close(gateway)
+        self._current, self._open, self._used_lost = None, {}, set()
+        await asyncio.gather(*self._closing, return_exceptions=True)
         if self._registry is not None:
             await asyncio.to_thread(self._registry.close)
             self._registry = None
+
+    async def _connected(self) -> GatewayConnection:
+        """The gateway that is connected, or another one. Raises :class:`TransportError` without one."""
+        if self._connecting is None:
+            self._connecting = asyncio.Lock()
+        async with self._connecting:
+            self._check_open()
+            if self._current is None:
+                if self._word is None:
+                    self._word = asyncio.get_running_loop().call_later(WORD_SECONDS, self._say_that_none_is_connected)
+                try:
+                    self._current = await self._connect()
+                except (TransportError, RegistryError) as error:
+                    self._problem = error.message
+                    raise
+                self._end_word()
+            return self._current
+
+    def _say_that_none_is_connected(self) -> None:
+        where = ", ".join(self._settings.addresses) or f"of application {self._settings.application}"
+        problem = self._problem or f"no answer from {where} yet"
+        log.warning("no gateway is connected, and the client goes on trying: %s", problem)
+
+    def _end_word(self) -> None:
+        self._problem = ""
+        if self._word is not None:
+            self._word.cancel()
+            self._word = None
+
+    def _learn(self, gateway: GatewayConnection, error: grpc.aio.AioRpcError) -> None:
+        """Take the error of a request that may succeed with this gateway later, or with another one."""
+        if refused_by_a_living_gateway(error) or gateway.channel.get_state() is grpc.ChannelConnectivity.READY:
+            self._pass_over(gateway)
+            return
+        self._pass_over(gateway)
+        self._lose(gateway)
+
+    def _lose(self, gateway: GatewayConnection) -> None:
+        """The connection takes nothing new, and is closed when nothing uses it any more."""
+        if self._open.get(gateway.address) is gateway:
+            del self._open[gateway.address]
+            self._used_lost.add(gateway)
+            self._close_unused(gateway)
+
+    def _pass_over(self, gateway: GatewayConnection) -> None:
+        """The next request goes to another gateway, if there is one; what uses this connection goes on with it."""
+        self._last.add(gateway.address)
+        if self._current is gateway:
+            self._current = None
+
+    def _close_unused(self, gateway: GatewayConnection) -> None:
+        if gateway in self._used_lost and not gateway.uses:
+            self._used_lost.discard(gateway)
+            self._close(gateway)
+
+    def _close(self, gateway: GatewayConnection) -> None:
+        closing = asyncio.ensure_future(gateway.channel.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -160,24 +250,30 @@ class Gateways:
 
     async def _connect(self) -> GatewayConnection:
         addresses = await self._addresses()
-        # Those that have failed last come last; they are tried too, because all may have failed once.
+        # Those that have failed or refused come last; they are tried too, because all may have done so once.
         random.shuffle(addresses)
-        addresses.sort(key=lambda address: address in self._failed)
+        addresses.sort(key=lambda address: address in self._last)
         reasons: list[str] = []
         for address in addresses:
+            known = self._open.get(address)
+            if known is not None and known.channel.get_state() is grpc.ChannelConnectivity.READY:
+                return known
             channel = self._channel(address)
             try:
                 await asyncio.wait_for(_ready(channel), self._settings.connect_timeout)
             except (TimeoutError, ConnectionError) as error:
                 reasons.append(f"{address}: {error or 'no answer in time'}")
-                self._failed.add(address)
+                self._last.add(address)
                 await channel.close()
             except BaseException:
                 await channel.close()
                 raise
             else:
-                self._failed.clear()
-                return GatewayConnection(address, channel)
+                self._last.clear()
+                if known is not None:
+                    self._lose(known)
+                made = self._open[address] = GatewayConnection(address, channel)
+                return made
         raise TransportError(
             f"no gateway can be reached ({'; '.join(reasons)}); check that the application runs, the addresses, and "
             f"{'the certificates' if self._settings.encrypted else 'whether the gateways use TLS'}",

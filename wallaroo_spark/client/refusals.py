@@ -1,12 +1,30 @@
-"""Errors of this package from the status of a request. Pure."""
+"""Errors of this package from the status of a request. Pure.
+
+Whose cancellation a ``CancelledError`` is.
+
+The messages of requests that have one answer, and their answers as values. Pure.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 import grpc
 
-from wallaroo_spark.errors import ConfigurationError, PipelineError, TransportError, WallarooError
+from wallaroo_spark.api import pipelines_pb2 as pb
+from wallaroo_spark.api.limits import MESSAGE_BYTES
+from wallaroo_spark.client.arguments import (
+    durability_of,
+    events_of,
+    key_of,
+    not_before_of,
+    partition_of_call,
+    path_of,
+)
+from wallaroo_spark.errors import ArgumentValueError, ConfigurationError, PipelineError, TransportError, WallarooError
 
 CODE = "wallaroo-code"
 """The trailing metadata with the code of an error."""
@@ -14,6 +32,14 @@ AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ABORTED, grpc.StatusCode.R
 """The statuses after which the same request may succeed, with another gateway too."""
 INTERRUPTED = "Internal error from Core"
 """The text of gRPC's status INTERNAL for a message that was written while its call ended; the reason is lost."""
+WRITTEN_ONCE = "it may have been done; do it again with the same events, which are written once"
+"""What to do when no answer comes in time, for events of streams."""
+DONE_ONCE = "it may have been done; do it again, which changes nothing more"
+"""The same for a request that may be repeated."""
+MAYBE_DELIVERED = "receivers may have got the message; send it again if they may get it twice"
+"""The same for a message of an exchange."""
+MAYBE_ANSWERED = "the consumer may have done the work; call again if that may be done twice"
+"""The same for a call of an endpoint."""
 _SIGNS_OF_SIZE = ("message larger than max", "metadata size exceeds")
 _ARGUMENTS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.INVALID_ARGUMENT)
 
@@ -24,16 +50,22 @@ def may_try_again(error: grpc.aio.AioRpcError) -> bool:
     return interrupted or (error.code() in AGAIN and not _too_large(error))
 
 
-def refusal(error: grpc.aio.AioRpcError, action: str) -> WallarooError:
-    """The error of this package for a request that a gateway has refused; ``action`` names the request."""
+def refused_by_a_living_gateway(error: grpc.aio.AioRpcError) -> bool:
+    """Whether a gateway has answered this, so that the connection to it is good: it may be busy, or about to end."""
+    return bool(code_of(error)) or error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def refusal(error: grpc.aio.AioRpcError, action: str, late: str = DONE_ONCE) -> WallarooError:
+    """The error of this package for a request that a gateway has refused; ``action`` names the request.
+
+    ``late`` says what to do when no answer has come in time.
+    """
     code = code_of(error)
     text = f"{action}: {error.details() or 'no reason was given'}"
     status = error.code()
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
         return TransportError(
-            f"{action}: there was no answer in time, and it may have been done; do it again with the same events, "
-            "which are written once, or raise timeout",
-            code="request-late",
+            f"{action}: there was no answer in time, and {late}; or raise timeout", code="request-late"
         )
     if status is grpc.StatusCode.CANCELLED:
         return TransportError(f"{action}: the connection was closed meanwhile; try again", code="gateway-unreachable")
@@ -61,3 +93,70 @@ def _too_large(error: grpc.aio.AioRpcError) -> bool:
     """Whether gRPC itself has refused a message, or metadata, for its size; it gives no other sign than its text."""
     exhausted = error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and not code_of(error)
     return exhausted and any(sign in (error.details() or "") for sign in _SIGNS_OF_SIZE)
+
+
+def is_cancelled_itself() -> bool:
+    """Whether the running task is being cancelled, and not only something that it awaits.
+
+    gRPC cancels the calls of a connection that is closed, and a program may cancel a task that its own function awaits.
+    Either raises CancelledError in a task that nobody has cancelled, where a task group would drop it without a word.
+    """
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
+class _Sized(Protocol):
+    def ByteSize(self) -> int:  # the name of protobuf
+        """The number of its bytes."""
+
+
+T = TypeVar("T", bound=_Sized)
+
+
+@dataclass(frozen=True)
+class ApplicationDescription:
+    """The declared objects of an application, and its gateways."""
+
+    version: int
+    """Version of the schema."""
+    schema: str
+    """The schema as YAML documents, without tokens."""
+    gateways: tuple[str, ...]
+    """The addresses of the gateways, ``host:port``."""
+
+
+def publish_request(
+    stream: Any, events: tuple[Any, ...], partition: Any, durability: Any, key: Any, delay: Any, source: str
+) -> pb.PublishRequest:
+    """The request of :meth:`Client.publish`. Raises as the functions of ``arguments`` do."""
+    make = request_maker(stream, partition, durability, delay)
+    checked = key_of(key)
+    messages = [event.to_message(source, checked) for event in events_of(events)]
+    return within_limit(make(messages), f"publish to {stream}")
+
+
+def request_maker(
+    stream: Any, partition: Any, durability: Any, delay: Any
+) -> Callable[[Sequence[Any]], pb.PublishRequest]:
+    """A function that makes requests of the messages of events. Raises as the functions of ``arguments`` do."""
+    path = path_of(stream, "stream")
+    given = {"partition": partition_of_call(partition), "durability": durability_of(durability)}
+    not_before_of(delay)
+    return lambda messages: pb.PublishRequest(stream=path, events=messages, not_before=not_before_of(delay), **given)
+
+
+def within_limit(message: T, action: str) -> T:
+    """The message itself. Raises :class:`ArgumentValueError` for one that no gateway takes."""
+    size = message.ByteSize()
+    if size > MESSAGE_BYTES:
+        raise ArgumentValueError(
+            f"{action}: the request has {size} bytes, and {MESSAGE_BYTES} are permitted; divide it, or keep large data "
+            "elsewhere and send its address",
+            code="message-too-large",
+        )
+    return message
+
+
+def description_of(reply: pb.DescribeReply) -> ApplicationDescription:
+    """The description of a reply."""
+    return ApplicationDescription(reply.version, reply.schema, tuple(reply.gateways))

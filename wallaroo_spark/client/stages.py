@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from wallaroo_spark.api.limits import STAGE_DELIVERIES
 from wallaroo_spark.client.arguments import limited, milliseconds_of, name_of, path_of
-from wallaroo_spark.client.members.deliveries import StageWork
-from wallaroo_spark.client.members.membership import Membership
+from wallaroo_spark.client.members import Membership, StageWork
+from wallaroo_spark.client.refusals import is_cancelled_itself
 from wallaroo_spark.connector.arguments import callable_of, shown
-from wallaroo_spark.errors import ArgumentTypeError, ArgumentValueError, WallarooError, one_line
+from wallaroo_spark.errors import ArgumentTypeError, ArgumentValueError, WallarooError, one_line, shown_error
 
 log = one_line(logging.getLogger("wallaroo_spark.client"))
 
@@ -28,10 +29,9 @@ class StageFunction:
     pipeline: str
     """Name of the pipeline, with its namespace."""
     name: str
-    """Name of the stage."""
     function: Callable[[StageWork], Any]
     """The function: it takes the work and returns the output. It may be a coroutine function."""
-    concurrency: int = 1
+    concurrency: int = STAGE_DELIVERIES
     """The most deliveries at once."""
 
     def __call__(self, work: Any) -> Any:
@@ -49,12 +49,15 @@ class Again(Exception):
         milliseconds_of(delay, "delay")
 
 
-def stage(pipeline: str, name: str, *, concurrency: int = 1) -> Callable[[Callable[[Any], Any]], StageFunction]:
+def stage(
+    pipeline: str, name: str, *, concurrency: int = STAGE_DELIVERIES
+) -> Callable[[Callable[[Any], Any]], StageFunction]:
     """Declare a function that works on the stage ``name`` of ``pipeline`` (``namespace/name``).
 
     The function takes a :class:`StageWork` and returns the output: bytes, a str, a JSON value, an :class:`Output` with
     events for streams, or None for none. An exception gives the work back, with a line in the log. Functions that are
-    no coroutine functions run in threads, at most ``concurrency`` at once. Raises :class:`ArgumentTypeError` and
+    no coroutine functions run in threads, at most ``concurrency`` at once: give 1 for
+    one that is not safe in threads. Raises :class:`ArgumentTypeError` and
     :class:`ArgumentValueError`.
     """
     path_of(pipeline, "pipeline")
@@ -132,12 +135,13 @@ class StageWorker:
         try:
             output = await self._call(one, work)
             fields = work.checked(output)
-        except asyncio.CancelledError:
-            raise
         except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and is_cancelled_itself():
+                raise
             await self._give_back(work, error)
             return
         if work.over:
+            await work._release()
             return
         try:
             await work._acked(**fields)
@@ -156,9 +160,11 @@ class StageWorker:
     async def _give_back(self, work: StageWork, error: BaseException) -> None:
         self.failed += 1
         delay = error.delay if isinstance(error, Again) else 0
-        reason = str(error) if isinstance(error, Again) else f"{type(error).__name__}: {error}"
+        reason = shown_error(error)
+        reason = reason.removeprefix(f"{Again.__name__}: ") if isinstance(error, Again) else reason
         log.warning("%r failed and is given back: %s", work, reason, exc_info=log.isEnabledFor(logging.DEBUG))
         if work.over:
+            await work._release()
             return
         try:
             await work.nack(delay, reason)

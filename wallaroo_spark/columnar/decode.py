@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from wallaroo_spark.columnar.locate import Fields, Positions, Present, Unsound, locate, stride_of
+from wallaroo_spark.columnar.find import Fields, Positions, Present, Unsound, locate, stride_of
 from wallaroo_spark.columnar.schema import STORED_SCHEMA
 from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.protocol import Message, MessageRun

@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from wallaroo_spark.columnar.decode import Decoded
-from wallaroo_spark.columnar.locate import any_flag
+from wallaroo_spark.columnar.find import any_flag
 from wallaroo_spark.protocol import Flags, StreamSpan
 
 _SPECIAL = Flags.EOS | Flags.EPHEMERAL | Flags.UNSTABLE_REFERENCE
@@ -45,9 +45,7 @@ class StreamRows:
     """The rows of one stream in one run: rows ``low`` to ``high`` of a lot."""
 
     lot: Lot
-    """The lot."""
     stream_id: int
-    """Id of the stream."""
     low: int
     """Index of the first row in the lot."""
     high: int

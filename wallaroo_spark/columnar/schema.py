@@ -48,7 +48,6 @@ class RowsOf(NamedTuple):
     instance: str
     """Name of the connector instance."""
     stream: str
-    """Name of the stream."""
     stream_id: int
     """Id of the stream, u64 as on the wire; its bits become the bigint."""
     received_at: int

@@ -8,8 +8,13 @@ from wallaroo_spark.connector.backoff import Backoff
 from wallaroo_spark.connector.blocking import BlockingConnector, BlockingStream
 from wallaroo_spark.connector.connector import Connector, stream_id_of
 from wallaroo_spark.connector.record import Record
-from wallaroo_spark.connector.reporting.deliveries import Acknowledgement, Delivery
-from wallaroo_spark.connector.reporting.status import CONNECTOR_CODES, ConnectorCause, ConnectorStatus
+from wallaroo_spark.connector.reporting import (
+    CONNECTOR_CODES,
+    Acknowledgement,
+    ConnectorCause,
+    ConnectorStatus,
+    Delivery,
+)
 from wallaroo_spark.connector.sending.source_feed import FeedProgress, FeedResult
 from wallaroo_spark.connector.sources import Framed, Lines, Records, RotatedFramed, RotatedLines, Source, Stdin
 from wallaroo_spark.connector.stream import Stream

@@ -172,6 +172,9 @@ def callable_of(value: Any, name: str) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A wrong value for an error message, shortened."""
-    text = repr(value)
+    """A wrong value for an error message, shortened. It never raises: a value may be nested too deeply to be shown."""
+    try:
+        text = repr(value)
+    except Exception:
+        return f"a {type(value).__name__} that cannot be shown"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -14,87 +14,35 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator
-from concurrent.futures import CancelledError
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import Self
 
 from wallaroo_spark.connector.connector import Connector
-from wallaroo_spark.connector.reporting.callback_thread import CallbackThread
-from wallaroo_spark.connector.reporting.deliveries import Acknowledgement, Acknowledgements, OnDelivery
-from wallaroo_spark.connector.reporting.status import ConnectorStatus
+from wallaroo_spark.connector.reporting import (
+    Acknowledgement,
+    Acknowledgements,
+    CallbackThread,
+    ConnectorStatus,
+    OnDelivery,
+)
 from wallaroo_spark.connector.sending.send_batches import SendBatches
 from wallaroo_spark.connector.settings import ConnectorSettings
 from wallaroo_spark.connector.stream import Stream, StreamInformation, flags_of
 from wallaroo_spark.errors import LocalProtocolError, TransportError
-from wallaroo_spark.loop_thread import LoopThread
+from wallaroo_spark.event_loop import Blocking, CallerThread, blocking
 from wallaroo_spark.settings import takes_settings
 
-P = ParamSpec("P")
-R = TypeVar("R")
-T = TypeVar("T")
 
-
-class _ConnectorThread(LoopThread):
-    """The thread of one connector. It refuses calls after its end, and calls from itself."""
-
-    def __init__(self) -> None:
-        super().__init__("wallaroo-connector")
-        self.callbacks = CallbackThread()
-        self._process = os.getpid()
-
-    @property
-    def forked(self) -> bool:
-        """Whether this process was forked from the one that has the thread."""
-        return os.getpid() != self._process
-
-    def call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """As :meth:`LoopThread.call`. Raises :class:`LocalProtocolError` when the connector is closed, or the caller is
-        this thread."""
-        if self.forked:
-            raise LocalProtocolError(
-                "this process was forked from the one that has opened the connector; open a connector with an instance "
-                "name of its own in each process, behind the fork",
-                code="connector-forked",
-            )
-        if self.stopped or self.inside:
-            why = "the connector is closed" if self.stopped else "this is called from the connector's thread"
-            raise LocalProtocolError(
-                f"{why}; a BlockingConnector serves other threads while it is open", code="connector-closed"
-            )
-        return super().call(work)
-
-
-class _Blocking(Generic[T]):
-    """The blocking form of an object with asynchronous methods, and the thread in which these run."""
-
-    def __init__(self, asynchronous: T, thread: _ConnectorThread) -> None:
-        self._asynchronous = asynchronous
-        self._thread = thread
-
-
-def _blocking(
-    method: Callable[Concatenate[T, P], Coroutine[Any, Any, R]],
-) -> Callable[Concatenate[_Blocking[T], P], R]:
-    """The blocking form of an asynchronous method, with its parameters and its docstring."""
-
-    @functools.wraps(method)
-    def call(self: _Blocking[T], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self._thread.call(lambda: method(self._asynchronous, *args, **kwargs))
-
-    return call
-
-
-class BlockingStream(StreamInformation, _Blocking[Stream]):
+class BlockingStream(StreamInformation, Blocking[Stream]):
     """A :class:`Stream` with blocking methods; made by :meth:`BlockingConnector.open`."""
 
-    def __init__(self, stream: Stream, thread: _ConnectorThread) -> None:
+    def __init__(self, stream: Stream, thread: CallerThread, callbacks: CallbackThread) -> None:
         StreamInformation.__init__(self, stream._sender)
-        _Blocking.__init__(self, stream, thread)
-        self._callbacks = thread.callbacks
+        Blocking.__init__(self, stream, thread)
+        self._callbacks = callbacks
 
     def send(
         self,
@@ -127,9 +75,9 @@ class BlockingStream(StreamInformation, _Blocking[Stream]):
         self._sender.check_delivery(on_delivery)
         return functools.partial(self._callbacks.put, on_delivery)
 
-    send_boundary = _blocking(Stream.send_boundary)
-    end = _blocking(Stream.end)
-    flushed = _blocking(Stream.flushed)
+    send_boundary = blocking(Stream.send_boundary)
+    end = blocking(Stream.end)
+    flushed = blocking(Stream.flushed)
 
     def send_many(
         self,
@@ -156,13 +104,23 @@ class BlockingStream(StreamInformation, _Blocking[Stream]):
         return last
 
 
-class BlockingConnector(_Blocking[Connector]):
+class BlockingConnector(Blocking[Connector]):
     """A :class:`Connector` with blocking methods and the same settings. Several threads may use it."""
 
     @takes_settings(ConnectorSettings)
     def __init__(self, settings: ConnectorSettings) -> None:
         """The settings:"""
-        super().__init__(Connector(**vars(settings)), _ConnectorThread())
+        connector = Connector(**vars(settings))
+        super().__init__(
+            connector,
+            CallerThread(
+                "connector",
+                closed="connector-closed",
+                forked="connector-forked",
+                remedy="open a connector with an instance name of its own in each process, behind the fork",
+            ),
+        )
+        self._callbacks = CallbackThread()
 
     def __repr__(self) -> str:
         return f"<Blocking{repr(self._asynchronous)[1:]}"
@@ -197,16 +155,16 @@ class BlockingConnector(_Blocking[Connector]):
         stream = self._thread.call(
             lambda: self._asynchronous.open(name, id=id, reference=reference, ephemeral=ephemeral)
         )
-        return BlockingStream(stream, self._thread)
+        return BlockingStream(stream, self._thread, self._callbacks)
 
-    feed = _blocking(Connector.feed)
+    feed = blocking(Connector.feed)
 
     def drain(self, timeout: float | None = None) -> None:
         """As :meth:`Connector.drain`; it also waits until the callbacks of these messages were called."""
         until = None if timeout is None else time.monotonic() + timeout
         self._thread.call(lambda: self._asynchronous.drain(timeout))
         left = None if until is None else max(0.0, until - time.monotonic())
-        if not self._thread.callbacks.settle(left):
+        if not self._callbacks.settle(left):
             raise TransportError(
                 f"everything is acknowledged, and not all on_delivery callbacks were called within {timeout:g} "
                 "seconds; a callback takes too long, or waits for something",
@@ -231,13 +189,13 @@ class BlockingConnector(_Blocking[Connector]):
                 self._thread.call(self._asynchronous.close)
         finally:
             self._thread.stop()
-            self._thread.callbacks.finish()
+            self._callbacks.finish()
 
 
 class _AcknowledgementSteps(Iterator[Acknowledgement]):
     """The blocking form of a subscription."""
 
-    def __init__(self, subscription: Acknowledgements, thread: _ConnectorThread) -> None:
+    def __init__(self, subscription: Acknowledgements, thread: CallerThread) -> None:
         self._subscription = subscription
         self._thread = thread
 
@@ -246,7 +204,7 @@ class _AcknowledgementSteps(Iterator[Acknowledgement]):
         if not self._thread.stopped:
             try:
                 found = self._thread.call(self._subscription.next)
-            except (CancelledError, LocalProtocolError):
+            except LocalProtocolError:
                 if not self._thread.stopped:
                     raise
         # The connector may have been closed meanwhile.

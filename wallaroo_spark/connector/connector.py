@@ -19,9 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from wallaroo_spark.connector.arguments import callable_of, shown, stream_name_of, timeout_of, u64_of
-from wallaroo_spark.connector.reporting.deliveries import Acknowledgements
-from wallaroo_spark.connector.reporting.status import ConnectorStatus
-from wallaroo_spark.connector.reporting.wait_log import WaitLog
+from wallaroo_spark.connector.reporting import Acknowledgements, ConnectorStatus, WaitLog
 from wallaroo_spark.connector.sending.connector_state import ConnectorState
 from wallaroo_spark.connector.sending.open_streams import OpenStreams
 from wallaroo_spark.connector.sending.resend_buffer import MemoryBudget, ResendBuffer
@@ -32,11 +30,11 @@ from wallaroo_spark.connector.sending.unacknowledged import (
     SourcePosition,
     UnacknowledgedMessages,
 )
-from wallaroo_spark.connector.session.address_rotation import Address
-from wallaroo_spark.connector.session.session_keeper import SessionKeeper
+from wallaroo_spark.connector.session_keeper import SessionKeeper
 from wallaroo_spark.connector.settings import ConnectorSettings
 from wallaroo_spark.connector.sources import Source
 from wallaroo_spark.connector.stream import Stream
+from wallaroo_spark.connector.worker_connection import Address
 from wallaroo_spark.errors import ArgumentTypeError, LocalProtocolError, TransportError, one_line
 from wallaroo_spark.settings import takes_settings
 from wallaroo_spark.transport import parse_address

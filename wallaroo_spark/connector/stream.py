@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from wallaroo_spark.connector.arguments import bytes_of, key_of
-from wallaroo_spark.connector.reporting.deliveries import OnDelivery
+from wallaroo_spark.connector.reporting import OnDelivery
 from wallaroo_spark.connector.sending.send_batches import SendBatches
 from wallaroo_spark.connector.sending.stream_sender import SentCallback, StreamSender
 from wallaroo_spark.protocol import Flags

@@ -14,4 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Application"]
 
-__getattr__, __dir__ = lazy_names(__name__, {"Application": "wallaroo_spark.engine.application.application"})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {"Application": "wallaroo_spark.engine.application.application"},
+    {"Application": ("spark", "pipelines", "embedded")},
+)

@@ -27,13 +27,19 @@ class ApplicationFiles(Protocol):
         """Write one file of the inbox durably, and return its number."""
 
     def superseded(self) -> bool:
-        """Whether another process has begun a newer generation, so that nothing of this one is read any more."""
+        """Whether another process has begun a newer generation, so that nothing of this one is read any more.
+
+        Raises :class:`wallaroo_spark.errors.CheckpointError`, with the code ``inbox-lost`` when the inbox was deleted.
+        """
 
     def committed(self) -> int | None:
         """The newest committed batch."""
 
-    def changed(self) -> bool | None:
-        """Whether the commit log may have changed since the last call; None where a look at it is not cheap."""
+    def await_commit(self) -> None:
+        """Wait for half a second at most until there may be another commit. Called in a thread."""
+
+    def read_to(self, batch: int) -> int:
+        """The number of the newest file of this generation that batches up to a committed one have read; 0: none."""
 
     def messages(self, batch: int) -> Sequence[Message]:
         """The messages of a committed batch for this gateway, in order for each key."""

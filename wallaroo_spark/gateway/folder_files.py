@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from wallaroo_spark.checkpoint import CheckpointFiles
-from wallaroo_spark.checkpoint.glance import Glance
+from wallaroo_spark.checkpoint import CheckpointFiles, CommitFollower
 from wallaroo_spark.errors import PipelineError
 from wallaroo_spark.gateway.files import Message
 from wallaroo_spark.gateway.token_store import TokenStore
@@ -13,16 +12,19 @@ from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, Part
 from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
 from wallaroo_spark.pipelines.tokens import KeptToken
 from wallaroo_spark.storage.locations import Location
-from wallaroo_spark.streams.batch_outputs.outbox import OutboxReader
-from wallaroo_spark.streams.inbox.writer import InboxWriter
+from wallaroo_spark.streams.batch_outputs import OutboxReader
+from wallaroo_spark.streams.inbox import InboxWriter, positions_of
 from wallaroo_spark.streams.places import checkpoint_for_tasks
 from wallaroo_spark.streams.tables.stream_table import StreamTable, TableReader
 
 
 class FolderFiles:
-    """The files of the application in ``folder``, as a task opens it, for the gateway of a name."""
+    """The files of the application in ``folder``, as a task opens it, for the gateway of a name.
 
-    def __init__(self, folder: Location, gateway: str) -> None:
+    ``fsync``: see :class:`CheckpointFiles`.
+    """
+
+    def __init__(self, folder: Location, gateway: str, *, fsync: bool = False) -> None:
         self._folder = folder
         self._gateway = gateway
         self._inbox = InboxWriter(folder, gateway)
@@ -30,12 +32,14 @@ class FolderFiles:
         self._tables = TableReader(folder)
         self._schema = SchemaStore(folder)
         self._tokens = TokenStore(folder)
-        self._checkpoint = CheckpointFiles(checkpoint_for_tasks(folder))
-        self._glance = Glance(self._checkpoint)
+        self._checkpoint = CheckpointFiles(checkpoint_for_tasks(folder), fsync=fsync)
+        self._commits = CommitFollower(self._checkpoint)
 
     def open(self) -> int:
-        """Begin a new generation of the inbox."""
-        return self._inbox.open()
+        """Begin a new generation of the inbox, behind what the checkpoint has read of it."""
+        offsets = self._checkpoint.newest_offsets()
+        read = positions_of(offsets[0]["inbox"]).get(self._gateway) if offsets else None
+        return self._inbox.open(read)
 
     def write(self, events: Sequence[tuple[PartitionKey, bytes]]) -> int:
         """Write one file of the inbox."""
@@ -49,9 +53,15 @@ class FolderFiles:
         """The newest committed batch."""
         return self._checkpoint.committed()
 
-    def changed(self) -> bool | None:
-        """Whether the commit log may have changed; None where a look is not cheap."""
-        return self._glance.changed() if self._glance.cheap() else None
+    def await_commit(self) -> None:
+        """Wait for half a second at most until there may be another commit."""
+        self._commits.wait()
+
+    def read_to(self, batch: int) -> int:
+        """The number of the newest file of this generation that batches up to a committed one have read; 0: none."""
+        offsets = self._checkpoint.source_offsets(batch)
+        at = positions_of(offsets[0]["inbox"]).get(self._gateway) if offsets else None
+        return at.sequence if at is not None and at.generation == self._inbox.generation else 0
 
     def messages(self, batch: int) -> Sequence[Message]:
         """The messages of a committed batch."""

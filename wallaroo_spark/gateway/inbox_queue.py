@@ -8,11 +8,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
-from wallaroo_spark.gateway.limits import GatewayLimits
-from wallaroo_spark.gateway.refusals import Refused, busy
-from wallaroo_spark.gateway.state.requests import ToInbox
+from wallaroo_spark.gateway.limits import GatewayLimits, Refused, busy
+from wallaroo_spark.gateway.state.calls import ToInbox
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.controller.stored.encoding import encode
+
+_MOST_FILES = 1_000
+"""The most files that are remembered without a look at what is read. A choice."""
 
 
 class Writes(Protocol):
@@ -43,6 +45,10 @@ class InboxQueue:
         self._limits = limits
         self._waiting: deque[tuple[PartitionKey, bytes]] = deque()
         self._bytes = 0
+        self._unread: deque[tuple[int, int]] = deque()
+        """The files that no committed batch has read: number and bytes."""
+        self.unread_bytes = 0
+        """Their bytes."""
         self._written: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._added = 0
         self._durable = 0
@@ -59,17 +65,41 @@ class InboxQueue:
         """Whether as much waits as is permitted."""
         return len(self._waiting) >= self._limits.inbox_rows or self._bytes >= self._limits.inbox_bytes
 
+    @property
+    def behind(self) -> bool:
+        """Whether publishers have to wait, because the application has not read what was written."""
+        return self.full or self.unread_bytes + self._bytes >= self._limits.unread_bytes
+
+    @property
+    def asks_what_is_read(self) -> bool:
+        """Whether so much is unread that it is worth a look how far the application has read."""
+        return self.unread_bytes >= self._limits.unread_bytes // 4 or len(self._unread) >= _MOST_FILES
+
+    def read_to(self, number: int) -> None:
+        """Committed batches have read the files up to this number."""
+        while self._unread and self._unread[0][0] <= number:
+            self.unread_bytes -= self._unread.popleft()[1]
+        self._room.set()
+
     def require_room(self) -> None:
-        """Raise :class:`Refused` when the queue is full."""
+        """Raise :class:`Refused` when publishers have to wait."""
+        if self.behind and not self.full:
+            raise busy(
+                f"the application has not read {self.unread_bytes} bytes that this gateway has received, which is the "
+                "limit; publish more slowly, or try again later"
+            )
         if self.full:
             raise busy(
                 f"{len(self._waiting)} events of {self._bytes} bytes wait for the inbox, which is the limit; try again "
                 "later, or with another gateway"
             )
 
-    async def room(self) -> None:
-        """Wait until the queue is not full. Raises :class:`Refused` when the gateway ends."""
-        while self.full:
+    async def room(self, *, publishing: bool = False) -> None:
+        """Wait until the queue is not full; ``publishing``: and the application is not behind.
+
+        Raises :class:`Refused` when the gateway ends.
+        """
+        while self.behind if publishing else self.full:
             if self._ended is not None:
                 raise self._ended
             self._room.clear()
@@ -101,9 +131,14 @@ class InboxQueue:
             if not self._waiting:
                 await self._wake.wait()
                 continue
-            rows = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._limits.file_rows))]
-            begun, size = time.monotonic(), sum(len(data) for _, data in rows)
-            await self._call(self._inbox.write, rows)
+            rows: list[tuple[PartitionKey, bytes]] = []
+            size, begun = 0, time.monotonic()
+            while self._waiting and len(rows) < self._limits.file_rows and size < self._limits.file_bytes:
+                rows.append(self._waiting.popleft())
+                size += len(rows[-1][1])
+            number = await self._call(self._inbox.write, rows)
+            self._unread.append((number, size))
+            self.unread_bytes += size
             self.files += 1
             self.written_events += len(rows)
             self.written_bytes += size

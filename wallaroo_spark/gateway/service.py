@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -11,8 +12,8 @@ import socket
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import pandas as pd
 
@@ -20,18 +21,16 @@ from wallaroo_spark import transport
 from wallaroo_spark.errors import ConfigurationError, LeaseLostError, TransportError, one_line
 from wallaroo_spark.gateway.folder_files import FolderFiles
 from wallaroo_spark.gateway.limits import GatewayLimits
-from wallaroo_spark.gateway.server.connectors import ConnectorPeers
+from wallaroo_spark.gateway.server.answers import FileCalls
 from wallaroo_spark.gateway.server.credentials import TlsFiles
-from wallaroo_spark.gateway.server.file_calls import FileCalls
 from wallaroo_spark.gateway.server.gateway import Gateway
 from wallaroo_spark.gateway.server.listener import bind, make_server
 from wallaroo_spark.gateway.server.peers import Peers, channel_to
-from wallaroo_spark.registry import Registry, application_registry, connectors_registry
-from wallaroo_spark.slots.service import ServiceThread, serve
-from wallaroo_spark.slots.shell import Door, ServiceShell
-from wallaroo_spark.slots.tenancy import Tenancy
+from wallaroo_spark.registry import Registry, application_registry
+from wallaroo_spark.runtime.listening import ListenSettings
+from wallaroo_spark.runtime.service import ServiceShell, ServiceThread, serve
+from wallaroo_spark.runtime.tenancy import Tenancy
 from wallaroo_spark.storage.locations import Location
-from wallaroo_spark.transport import Listener
 from wallaroo_spark.transport.port_handover import FREE_SECONDS
 
 log = one_line(logging.getLogger("wallaroo_spark.gateway"))
@@ -42,70 +41,74 @@ _PAUSE_SECONDS = 0.2
 """Seconds between two attempts to bind the port. A choice."""
 
 
+class GatewaySettings(ListenSettings, Protocol):
+    """The settings of an application that its gateways use."""
+
+    @property
+    def known_as(self) -> str:
+        """Name of the application in the registry."""
+
+    @property
+    def registry(self) -> str:
+        """Redis URL."""
+
+    @property
+    def advertise(self) -> str:
+        """Address that clients connect to; empty: detected."""
+
+    @property
+    def lease_seconds(self) -> float:
+        """Length of the lease in seconds."""
+
+    @property
+    def fsync(self) -> bool:
+        """Whether a batch is committed once its commit is on the disk."""
+
+
 @dataclass(frozen=True)
 class GatewaySetup:
-    """The settings that the driver ships to a gateway. It is pickled, and its secrets are resolved."""
+    """What the driver ships to a gateway. It is pickled."""
 
-    application: str
-    """Name of the application in the registry."""
+    settings: GatewaySettings
+    """The application's settings, with resolved secrets and without the session."""
     folder: Location
     """Folder of the application, as a task opens it."""
-    registry: str = field(repr=False)
-    """Redis URL."""
     number: int = 0
     """Number of this gateway; its name is ``g<number>``."""
     submission: int = 0
     """Number of the Spark job that runs the gateway."""
-    host: str = "127.0.0.1"
-    """Address to bind; empty: every interface."""
-    port: int = 0
-    """Port of gateway 0; gateway p listens on port + p. 0: any free port."""
-    advertise: str = ""
-    """Address that clients connect to; empty: detected."""
-    lease_seconds: float = 10.0
-    """Length of the lease in seconds."""
-    tls_certificate: str = ""
-    """PEM file of the certificate chain; empty: no TLS."""
-    tls_key: str = ""
-    """PEM file of its key."""
-    tls_ca: str = ""
-    """PEM file of the authority of clients' certificates."""
     limits: GatewayLimits = GatewayLimits()
-    """The limits."""
-    connector_port: int | None = None
-    """Port of gateway 0 for connectors; gateway p listens on connector_port + p. 0: any free port. None: none."""
-    connector_advertise: str = ""
-    """Address that connectors connect to; empty: as clients do, with the port for connectors."""
 
     @property
     def gateway(self) -> str:
         """Name of the gateway."""
         return f"g{self.number}"
 
+    def of(self, number: int, submission: int) -> GatewaySetup:
+        """The setup of one gateway."""
+        return replace(self, number=number, submission=submission)
+
 
 class GatewayService(ServiceShell[Any, Tenancy]):
     """One gateway, from acquiring its lease to releasing it."""
 
-    def __init__(
-        self, setup: GatewaySetup, registry: Registry, tenancy: Tenancy, connectors: Registry | None = None
-    ) -> None:
-        name = f"application {setup.application}, gateway {setup.gateway}"
-        super().__init__(tenancy, setup.number, name, setup.lease_seconds)
+    def __init__(self, setup: GatewaySetup, registry: Registry, tenancy: Tenancy) -> None:
+        self.settings = setup.settings
+        name = f"application {self.settings.known_as}, gateway {setup.gateway}"
+        super().__init__(tenancy, setup.number, name, self.settings.lease_seconds)
         self.setup = setup
         self._registry = registry
         self._addresses: dict[str, str] = {}
         self._gateway: Gateway | None = None
-        self._connectors = connectors
-        self._announcement: Tenancy | None = None
-        """The lease by which connectors find the gateway."""
 
     async def _serve(self) -> None:
-        setup = self.setup
+        setup, settings = self.setup, self.settings
         if not await self._take_lease():
             return
         # Reading the files and binding the port may take longer than the lease lasts, so it is renewed meanwhile.
         self._spawn(self._renew(min(1.0, self._renewal_seconds), self._renewal, self._take_addresses))
-        files = await FileCalls(setup.limits.file_seconds).call(FolderFiles, setup.folder, setup.gateway)
+        open_files = functools.partial(FolderFiles, setup.folder, setup.gateway, fsync=settings.fsync)
+        files = await FileCalls(setup.limits.file_seconds).call(open_files)
         gateway = self._gateway = Gateway(
             setup.gateway,
             files,
@@ -115,77 +118,31 @@ class GatewayService(ServiceShell[Any, Tenancy]):
             addresses=lambda: [address for _, address in sorted(self._addresses.items())],
         )
         server = make_server(gateway)
-        door: Listener | None = None
         try:
             await gateway.start()
             port = await self._bind(server)
             if port is None:
                 return
             await server.start()
-            host = setup.advertise or transport.reachable_host(setup.host, setup.registry)
+            host = settings.advertise or transport.reachable_host(settings.host, settings.registry)
             address = transport.advertised(host, setup.number, port)
             self._warn_of_open_access(gateway)
-            if setup.connector_port is not None:
-                door = await self._open_door(gateway)
-                if door is None:
-                    return
             if await self._take_lease(address):
                 self._addresses = {**self._addresses, setup.gateway: address}
                 log.info("%s listens at %s", self._name, address)
                 await self._stopped.wait()
         finally:
             gateway.end(self._stop_reason or "its task ends")
-            closing = [server.stop(STOP_SECONDS)] + ([door.close(STOP_SECONDS)] if door is not None else [])
-            await asyncio.gather(*closing)
+            await server.stop(STOP_SECONDS)
             await gateway.close()
-
-    async def _open_door(self, gateway: Gateway) -> Listener | None:
-        """Listen for connectors, and tell them the address; None when the gateway is stopped first."""
-        setup, leases = self.setup, self._connectors
-        assert leases is not None
-        own = Door(setup.host, setup.connector_port or 0, setup.tls_certificate, setup.tls_key, setup.tls_ca)
-        listener = await self._listen(own, ConnectorPeers(gateway).serve)
-        if listener is None:
-            return None
-        host = setup.connector_advertise or setup.advertise or transport.reachable_host(setup.host, setup.registry)
-        address = transport.advertised(host, setup.number, listener.address[1])
-        holder = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
-        name = f"{self._name}, connectors"
-        tenancy = self._announcement = Tenancy(leases, setup.number, setup.submission, holder, name)
-        taken = False
-        try:
-            taken = await tenancy.take(address, "", self._stopped, self._renewal_seconds)
-        except LeaseLostError as error:
-            await self._lease_lost(error)
-        finally:
-            if not taken:
-                await listener.close(0.0)
-        if not taken:
-            return None
-        log.info("%s listens for connectors at %s", self._name, address)
-        self._spawn(self._renew_announcement(leases, tenancy))
-        return listener
-
-    async def _renew_announcement(self, leases: Registry, tenancy: Tenancy) -> None:
-        while True:
-            await asyncio.sleep(self._renewal_seconds)
-            try:
-                await tenancy.keep(tenancy.ask(lambda: leases.renew(tenancy.current)))
-            except LeaseLostError as error:
-                await self._lease_lost(error)
-                return
-
-    async def _shut_down(self) -> None:
-        if self._announcement is not None:
-            await self._announcement.release()
 
     async def _bind(self, server: Any) -> int | None:
         """Bind the port, waiting until a predecessor has closed it; None when the gateway is stopped first."""
-        setup, until = self.setup, time.monotonic() + FREE_SECONDS
-        port = setup.port + setup.number if setup.port else 0
+        settings, until = self.settings, time.monotonic() + FREE_SECONDS
+        port = settings.port + self.setup.number if settings.port else 0
         while not self._stopped.is_set():
             try:
-                return bind(server, setup.host, port, setup.tls_certificate, setup.tls_key, setup.tls_ca)
+                return bind(server, settings.host, port, settings.tls_certificate, settings.tls_key, settings.tls_ca)
             except TransportError as error:
                 if time.monotonic() > until:
                     raise ConfigurationError(error.message, code="cannot-listen", **error.fields) from error
@@ -194,20 +151,20 @@ class GatewayService(ServiceShell[Any, Tenancy]):
         return None
 
     def _warn_of_open_access(self, gateway: Gateway) -> None:
-        setup = self.setup
-        if not gateway.access.open and transport.open_access_warning("gateways", setup.host, "", setup.tls_certificate):
+        settings, opened = self.settings, gateway.access.open
+        if not opened and transport.open_access_warning("gateways", settings.host, "", settings.tls_certificate):
             log.warning(
                 "%s is sent tokens without encryption, and listens at %s: everybody who reads the network can use "
                 "them; set tls_certificate, or listen on loopback (host=127.0.0.1)",
                 self._name,
-                setup.host or "every interface",
+                settings.host or "every interface",
             )
-        if gateway.access.open and transport.open_access_warning("gateways", setup.host, "", setup.tls_ca):
+        if opened and transport.open_access_warning("gateways", settings.host, "", settings.tls_ca):
             log.warning(
                 "%s accepts every client that reaches it: the schema declares no Token, and it listens at %s; declare "
                 "a Token, or require certificates of an authority (tls_ca), or listen on loopback (host=127.0.0.1)",
                 self._name,
-                setup.host or "every interface",
+                settings.host or "every interface",
             )
 
     async def _renewal(self) -> dict[int, Any]:
@@ -226,8 +183,8 @@ class GatewayService(ServiceShell[Any, Tenancy]):
 
     def _connect(self, address: str) -> Any:
         """A channel to another gateway; it has the same certificate and authority as this one."""
-        setup = self.setup
-        return channel_to(address, TlsFiles(setup.tls_certificate, setup.tls_key, setup.tls_ca))
+        settings = self.settings
+        return channel_to(address, TlsFiles(settings.tls_certificate, settings.tls_key, settings.tls_ca))
 
     async def _lease_lost(self, error: LeaseLostError) -> None:
         log.info("%s ends: %s", self._name, error)
@@ -236,13 +193,11 @@ class GatewayService(ServiceShell[Any, Tenancy]):
 
 def run_gateway(setup: GatewaySetup, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
     """Run the gateway within ``mapInPandas``. Yields empty frames as heartbeats, and ends with the gateway."""
+    settings, name = setup.settings, setup.settings.known_as
     holder = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
-    given = setup.registry, setup.application
-    with (
-        application_registry(*given, lease_seconds=setup.lease_seconds) as registry,
-        connectors_registry(*given, lease_seconds=setup.lease_seconds) as connectors,
-    ):
-        name = f"application {setup.application}, gateway {setup.gateway}"
-        tenancy = Tenancy(registry, setup.number, setup.submission, holder, name)
-        service = GatewayService(setup, registry, tenancy, connectors)
-        yield from serve(ServiceThread(service, f"wallaroo-gateway-{setup.application}-{setup.number}"), rows)
+    with application_registry(settings.registry, name, lease_seconds=settings.lease_seconds) as registry:
+        tenancy = Tenancy(
+            registry, setup.number, setup.submission, holder, f"application {name}, gateway {setup.gateway}"
+        )
+        service = GatewayService(setup, registry, tenancy)
+        yield from serve(ServiceThread(service, f"wallaroo-gateway-{name}-{setup.number}"), rows)

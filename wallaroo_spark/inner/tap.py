@@ -14,8 +14,8 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from wallaroo_spark.errors import TransportError
+from wallaroo_spark.inner.calls import SampleQuestion
 from wallaroo_spark.inner.client import Trust, WorkerClient
-from wallaroo_spark.inner.sample_call import SampleQuestion
 from wallaroo_spark.references import StreamKey
 
 INTERVAL_SECONDS = 0.2
@@ -37,7 +37,6 @@ class TappedMessage:
     instance: str
     """Name of the connector instance."""
     stream: str
-    """Name of the stream."""
     stream_id: int
     """Id of the stream, u64 as on the wire."""
     message_id: int | None
@@ -51,7 +50,6 @@ class TappedMessage:
     size: int
     """Bytes of the whole payload."""
     flags: int
-    """Flags of the message."""
     received_at: datetime
     """Time at which the worker received it."""
 

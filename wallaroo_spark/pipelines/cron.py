@@ -39,6 +39,8 @@ _FIELDS = (
 _LONGEST_DAYS = 366 * 9
 """The most days that are searched. The 29th of February is at most eight years away."""
 _DAY = timedelta(days=1)
+_ZONE = re.compile(r"(?!.{101})[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*")
+"""A name of a time zone."""
 _STEP = re.compile(r"(.+?)(?:/([0-9]{1,4}))?")
 _SPAN = re.compile(r"([0-9]{1,4}|[a-z]{3})(?:-([0-9]{1,4}|[a-z]{3}))?")
 
@@ -57,9 +59,9 @@ class Cron(NamedTuple):
     weekdays: frozenset[int]
     """Days of the week; 0 is Sunday."""
     any_day: bool
-    """Whether the day of the month is ``*``."""
+    """Whether the day of the month is not restricted: ``*``."""
     any_weekday: bool
-    """Whether the day of the week is ``*``."""
+    """Whether the day of the week is not restricted: ``*``."""
 
     def matches(self, day: date) -> bool:
         """Whether there are times on a day."""
@@ -107,12 +109,17 @@ def parse_cron(text: str) -> Cron:
         days,
         months,
         frozenset(weekday % 7 for weekday in weekdays),
-        fields[2].startswith("*"),
-        fields[4].startswith("*"),
+        _is_any(fields[2]),
+        _is_any(fields[4]),
     )
     if not any(found.matches(date(2000, 1, 1) + number * _DAY) for number in range(_LONGEST_DAYS)):
         raise ValueError(f"{text!r} names no day that exists; correct the day of the month or the month")
     return found
+
+
+def _is_any(field: str) -> bool:
+    """Whether a field has every value by a star. A step restricts it: ``*/10`` is another way to write ``1-31/10``."""
+    return not {"*", "*/1"}.isdisjoint(field.split(","))
 
 
 def cron_problem(text: str) -> str:
@@ -137,8 +144,15 @@ def zone_of(name: str) -> tzinfo:
         ) from None
 
 
+def zone_name_problem(text: str) -> str:
+    """Return why a text cannot be the name of a time zone; empty for one that may be known to another machine."""
+    if _ZONE.fullmatch(text):
+        return ""
+    return f"{text!r} is not the name of a time zone; give a name such as UTC or Europe/Berlin"
+
+
 def zone_problem(name: str) -> str:
-    """Return why a text is no time zone, with the way out; empty for one that is."""
+    """Return why a text is no time zone of this machine, with the way out; empty for one that is."""
     try:
         zone_of(name)
     except ValueError as error:

@@ -11,8 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from wallaroo_spark.errors import ConfigurationError
-from wallaroo_spark.pipelines.fields import Checked
+from wallaroo_spark.pipelines.controller.messages.values import CloudEvent
+from wallaroo_spark.pipelines.event_rules import valid_event
+from wallaroo_spark.pipelines.fields import Checked, invalid
 from wallaroo_spark.pipelines.names import ROOT_EVENT, ObjectKey, object_key, stream_key
 from wallaroo_spark.settings import Kind, row, setting
 
@@ -24,6 +25,10 @@ MOST_STAGES = 1000
 """The most stages of a pipeline. A choice that bounds the work of a check."""
 MOST_PERMISSIONS = 1000
 """The most permissions of a token. A choice that bounds the work of a check."""
+DELIVERY_SECONDS = 600.0
+"""How long a member may have a delivery, by default. A choice: longer than most handlers, and every wait has an end."""
+LONGEST_TIMEOUT = 30 * 86_400
+"""The most seconds for which a member may have a delivery. A choice."""
 LOCATIONS = ("beginning", "latest", "offset")
 ACCESS = ("publish", "subscribe", "all")
 OUTPUTS = ("required", "optional")
@@ -53,6 +58,35 @@ class NamespaceDeclaration(_Declared):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RetryPolicy(Checked):
+    """The treatment of a delivery after a nack, a lost connection or the end of its time."""
+
+    max_attempts: int | None = setting(
+        None,
+        Kind.COUNT,
+        "Deliveries after which the stage counts as failed, or the event of a group is set aside. Without it: it is "
+        "delivered until it succeeds. A delivery that ends with its worker or gateway, or with its time, counts too.",
+        minimum=1,
+    )
+    delay: float = setting(1.0, Kind.SECONDS, "Time before the second delivery; it doubles with each.", minimum=0)
+    max_delay: float = setting(60.0, Kind.SECONDS, "The longest time between two deliveries.", minimum=0)
+    dead_letter_stream: str = setting(
+        "",
+        Kind.STREAM,
+        "Stream that gets the event of an instance whose stage failed, or the event that a group could not process. "
+        "Without it: the instance ends as failed, and no record is written. A stream with maxAttempts needs it.",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dead_letter_stream and self.max_attempts is None:
+            raise invalid(
+                "deadLetterStream",
+                "deadLetterStream is given without maxAttempts, and nothing would be written to it; give maxAttempts",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class StreamDeclaration(_Declared):
     """A durable stream: records in partitions, each with offsets from 1 without holes."""
 
@@ -63,7 +97,8 @@ class StreamDeclaration(_Declared):
     partitions: int = setting(
         1,
         Kind.COUNT,
-        "Number of partitions; it can be raised later, and not lowered.",
+        "Number of partitions; it can be raised later, and not lowered. Every durable group reads an added partition "
+        "from its first record, and an event that is published again is known wherever it went.",
         minimum=1,
         maximum=MOST_PARTITIONS,
     )
@@ -75,11 +110,35 @@ class StreamDeclaration(_Declared):
         Kind.SECONDS,
         "How long the source and id of a record are remembered: a record with the same two is not written again within "
         "this time. A pause between two batches that write to the partition counts for 1 s at most, so an application "
-        "that was down remembers all that it remembered before. At most the last 1,000,000 records of a partition.",
+        "that was down remembers all that it remembered before, and a quiet stream remembers its records for days. At "
+        "most the last 1,000,000 records of a partition.",
         minimum=0,
         maximum=86_400,
     )
+    delivery_timeout: float = setting(
+        DELIVERY_SECONDS,
+        Kind.SECONDS,
+        "How long a member of a group may have a delivery; then it is taken away and given to another member. A member "
+        "that works for longer extends it.",
+        minimum=1,
+        maximum=LONGEST_TIMEOUT,
+    )
+    retry: RetryPolicy = setting(
+        RetryPolicy(),
+        Kind.SECTION,
+        "Treatment of a group's delivery that did not succeed. After maxAttempts the events of a batch are delivered "
+        "one at a time, and one that fails again as often goes to deadLetterStream.",
+    )
     description: str = setting("", Kind.TEXT, "A text for people.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.retry.max_attempts is not None and not self.retry.dead_letter_stream:
+            raise invalid(
+                "retry",
+                f"retry.maxAttempts is {self.retry.max_attempts}, and deadLetterStream is missing, so groups would "
+                "pass over events that nobody can find again; give deadLetterStream, or leave maxAttempts out",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,16 +156,15 @@ class StartPoint(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if problem := self.problem():
-            raise ConfigurationError(problem, code="schema-invalid", field="offset")
-
-    def problem(self) -> str:
-        """Why the two fields do not go together; empty when they do."""
         if self.location == "offset" and self.offset is None:
-            return "location is offset, and offset is missing; give offset: N, or location: beginning or latest"
+            raise invalid(
+                "offset", "location is offset, and offset is missing; give offset: N, or location: beginning or latest"
+            )
         if self.location != "offset" and self.offset is not None:
-            return f"offset is {self.offset}, and location is {self.location}; write location: offset, or leave offset"
-        return ""
+            raise invalid(
+                "offset",
+                f"offset is {self.offset}, and location is {self.location}; write location: offset, or leave offset",
+            )
 
     def cursor(self, newest: int) -> int:
         """The offset of the last record that counts as read, in a partition whose newest offset is ``newest``."""
@@ -115,38 +173,6 @@ class StartPoint(Checked):
         if self.location == "latest" or self.offset is None:
             return newest
         return min(max(0, self.offset - 1), newest)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RetryPolicy(Checked):
-    """The treatment of a stage's delivery after a nack or a lost connection."""
-
-    max_attempts: int | None = setting(
-        None,
-        Kind.COUNT,
-        "Deliveries after which the stage counts as failed. Without it: it is delivered until it succeeds. A delivery "
-        "that ends with its worker or gateway counts too.",
-        minimum=1,
-    )
-    delay: float = setting(1.0, Kind.SECONDS, "Time before the second delivery; it doubles with each.", minimum=0)
-    max_delay: float = setting(60.0, Kind.SECONDS, "The longest time between two deliveries.", minimum=0)
-    dead_letter_stream: str = setting(
-        "",
-        Kind.STREAM,
-        "Stream that gets the event of an instance whose stage failed. Without it: the instance ends as failed, and no "
-        "record is written.",
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if problem := self.problem():
-            raise ConfigurationError(problem, code="schema-invalid", field="deadLetterStream")
-
-    def problem(self) -> str:
-        """Why the fields do not go together; empty when they do."""
-        if self.dead_letter_stream and self.max_attempts is None:
-            return "deadLetterStream is given without maxAttempts, and nothing would be written to it; give maxAttempts"
-        return ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +202,19 @@ class StageDeclaration(Checked):
     run: str = setting(
         "", Kind.FUNCTION, "Function that runs this stage inside Spark. Without it: programs outside Spark run it."
     )
-    retry: RetryPolicy = setting(RetryPolicy(), Kind.SECTION, "Treatment of a delivery that did not succeed.")
+    delivery_timeout: float = setting(
+        DELIVERY_SECONDS,
+        Kind.SECONDS,
+        "How long a worker may have a delivery; then it is taken away and given to another worker. A worker that needs "
+        "longer extends it. Without effect on a stage with run.",
+        minimum=1,
+        maximum=LONGEST_TIMEOUT,
+    )
+    retry: RetryPolicy = setting(
+        RetryPolicy(),
+        Kind.SECTION,
+        "Treatment of a delivery that did not succeed. A change holds for the instances that have begun, too.",
+    )
 
     @property
     def predecessors(self) -> frozenset[str]:
@@ -303,17 +341,19 @@ class ScheduleDeclaration(_Declared):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.type:
-            raise ConfigurationError(
-                "type is empty; give the type of the event, such as shop.day.began", code="schema-invalid", field="type"
-            )
+            raise invalid("type", "type is empty; give the type of the event, such as shop.day.began")
+        try:
+            attributes = (("datacontenttype", self.content_type),)
+            valid_event(CloudEvent("id", "/schedules", self.type, self.data.encode(), attributes))
+        except ValueError as wrong:
+            raise invalid("type", f"the event {wrong}") from None
 
         if bool(self.stream) == bool(self.exchange):
             problem = "stream and exchange are both given" if self.stream else "neither stream nor exchange is given"
-            raise ConfigurationError(
+            raise invalid(
+                "exchange" if self.exchange else "",
                 f"{problem}; give one of them: a stream keeps the event, and an exchange passes it on to the receivers "
                 "of that moment",
-                code="schema-invalid",
-                field="exchange" if self.exchange else "",
             )
 
     @property
@@ -345,14 +385,10 @@ class Permission(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if problem := self.problem():
-            raise ConfigurationError(problem, code="schema-invalid", field="namespace")
-
-    def problem(self) -> str:
-        """Why the fields do not go together; empty when they do."""
         if self.name and not self.namespace:
-            return f"name is {self.name!r}, and namespace is missing; give the namespace of the object"
-        return ""
+            raise invalid(
+                "namespace", f"name is {self.name!r}, and namespace is missing; give the namespace of the object"
+            )
 
     def permits(self, access: str, key: ObjectKey) -> bool:
         """Whether this permits an access (``publish`` or ``subscribe``) to an object."""

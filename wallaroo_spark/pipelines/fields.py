@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Iterator
 from typing import Any
 
 from wallaroo_spark import settings
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.options import public_name
-from wallaroo_spark.pipelines.cron import cron_problem, zone_problem
+from wallaroo_spark.pipelines.cron import cron_problem, zone_name_problem
 from wallaroo_spark.pipelines.names import name_problem, object_name_problem
 from wallaroo_spark.pipelines.triggers import pattern_problem
 from wallaroo_spark.settings import Kind, Row
+from wallaroo_spark.texts import hint
 
 
 class Checked:
@@ -22,7 +22,12 @@ class Checked:
     def __post_init__(self) -> None:
         for one in declared_rows(type(self)):
             if problem := value_problem(one, getattr(self, one.attribute)):
-                raise ConfigurationError(f"{one.name}: {problem}", code="schema-invalid", field=one.name)
+                raise invalid(one.name, f"{one.name}: {problem}")
+
+
+def invalid(field: str, problem: str) -> ConfigurationError:
+    """The error of a declaration with a wrong field, or with fields that do not go together."""
+    return ConfigurationError(problem, code="schema-invalid", field=field)
 
 
 def declared_rows(table: type) -> Iterator[Row]:
@@ -43,9 +48,7 @@ def value_problem(row: Row, value: Any) -> str:
     if row.kind in _LISTS:
         return _list_problem(row, value)
     if row.choices and isinstance(value, str) and value not in row.choices:
-        near = difflib.get_close_matches(value, row.choices, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(row.choices)}"
-        return f"{value!r} is not known; {hint}"
+        return f"{value!r} is not known; {hint(value, row.choices)}"
     if isinstance(value, bool) and row.kind is not Kind.FLAG:
         return f"{value!r} is not {row.kind.value}"
     try:
@@ -76,7 +79,7 @@ _TEXT_PROBLEMS = {
     Kind.PATTERN: pattern_problem,
     Kind.FUNCTION: function_problem,
     Kind.CRON: cron_problem,
-    Kind.ZONE: zone_problem,
+    Kind.ZONE: zone_name_problem,
 }
 _LISTS = {Kind.NAMES: Kind.NAME, Kind.STREAMS: Kind.STREAM, Kind.PATTERNS: Kind.PATTERN, Kind.SECTIONS: Kind.SECTION}
 """Kind of a list → kind of its entries."""

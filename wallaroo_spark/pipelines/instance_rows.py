@@ -19,6 +19,8 @@ class InstanceSummary:
     """Partition of the input stream."""
     instance: int
     """Its number: the offset of the event that began it."""
+    birth: int = 0
+    """Version of the schema with which its pipeline was declared first; another after it was declared anew."""
     state: str = ACTIVE
     """``active``, or its outcome."""
     began_at: datetime | None = None
@@ -26,7 +28,7 @@ class InstanceSummary:
     ended_at: datetime | None = None
     """When it ended; None for an active one."""
     reason: str = ""
-    """Why it failed or was cancelled."""
+    """Why it failed or was cancelled; for an active one, why its last delivery failed, if one did."""
     stages: dict[str, float] = field(default_factory=dict)
     """Stage → seconds from its beginning to its ack, in the order of the acks."""
     outputs: list[str] = field(default_factory=list)
@@ -44,6 +46,7 @@ class InstanceSummary:
         return {
             "partition": self.partition,
             "instance": self.instance,
+            "birth": self.birth,
             "state": self.state,
             "beganAt": self.began_at.isoformat() if self.began_at else None,
             "endedAt": self.ended_at.isoformat() if self.ended_at else None,
@@ -56,11 +59,11 @@ class InstanceSummary:
 
 def newest_instances(rows: Iterable[Mapping[str, Any]]) -> list[InstanceSummary]:
     """The instances of one pipeline, those that began last first; without those whose first rows have expired."""
-    found: dict[tuple[int, int], InstanceSummary] = {}
+    found: dict[tuple[int, int, int], InstanceSummary] = {}
     for row in sorted(rows, key=lambda row: row["at"]):
         if row["kind"] == "skipped":
             continue
-        key = (row["partition"], row["instance"])
+        key = (row["partition"], row["instance"], row["birth"])
         one = found.setdefault(key, InstanceSummary(*key))
         _add(one, row)
     whole = [(one.began_at.timestamp(), one) for one in found.values() if one.began_at is not None]
@@ -73,6 +76,9 @@ def _add(one: InstanceSummary, row: Mapping[str, Any]) -> None:
             one.began_at = row["at"]
         case "output":
             one.stages[row["stage"]] = (row["at"] - row["began_at"]).total_seconds()
+        case "nacked" if one.state == ACTIVE:
+            text = row["reason"] or "nacked"
+            one.reason = f"delivery {row['attempts']} of stage {row['stage']} has failed: {text}"
         case "pointer":
             where = f"{row['target_stream']}/{row['target_partition']}"
             one.outputs += [f"{where}:{offset}" for offset in row["offsets"] or ()]

@@ -27,7 +27,6 @@ class ObjectKey(NamedTuple):
     namespace: str
     """The namespace; empty for a Namespace and a Token, which stand in none."""
     name: str
-    """The object's name."""
 
     @property
     def path(self) -> str:

@@ -3,7 +3,6 @@
 No code in this package opens a socket, starts a thread or reads a clock. Source: ``docs/protocol.md``.
 """
 
-from wallaroo_spark.protocol import reasons
 from wallaroo_spark.protocol.faults import Fault, broken
 from wallaroo_spark.protocol.frames import (
     NOTHING_PROCESSED,
@@ -44,10 +43,9 @@ from wallaroo_spark.protocol.runs import (
     plain_head,
 )
 from wallaroo_spark.protocol.sessions.connector_session import ConnectorSession
-from wallaroo_spark.protocol.sessions.credits import CreditWindow
 from wallaroo_spark.protocol.sessions.session import named_revision
 from wallaroo_spark.protocol.sessions.states import SESSION, Role, SessionState, StreamEvent, StreamState
-from wallaroo_spark.protocol.sessions.streams import SessionStream, SessionStreams, StreamSpan
+from wallaroo_spark.protocol.sessions.streams import CreditWindow, SessionStream, SessionStreams, StreamSpan
 from wallaroo_spark.protocol.sessions.worker_session import (
     MAX_INSTANCE_BYTES,
     MAX_NAME_BYTES,
@@ -118,7 +116,6 @@ __all__ = [
     "frame_name",
     "named_revision",
     "plain_head",
-    "reasons",
     "recognise",
     "shorten",
 ]

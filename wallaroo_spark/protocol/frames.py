@@ -1,12 +1,22 @@
 """Frames as values, independent of their encoding in a revision.
 
 Integers are unsigned 64-bit unless stated otherwise. Source: ``docs/protocol.md#frame-bodies``.
+
+Readers and writers of the primitive types: integers of either byte order and ``short_bytes``.
+
+Source: ``docs/protocol.md#framing``.
 """
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from enum import IntFlag
+from functools import cache
+from typing import NamedTuple
+
+from wallaroo_spark.errors import LocalProtocolError
+from wallaroo_spark.protocol.faults import Fault, broken
 
 U64_MAX = 2**64 - 1
 NOTHING_PROCESSED = U64_MAX
@@ -47,7 +57,6 @@ class StreamReference:
     """The committed position of a stream: every message up to and including ``ref`` is committed."""
 
     stream_id: int
-    """Id of the stream."""
     ref: int
     """Id of the last committed message."""
     name: str = ""
@@ -69,7 +78,7 @@ class Error:
     """Ends the session, with a reason for an operator. Either side sends it."""
 
     reason: str
-    """The reason as a sentence, which no program parses except for those in :mod:`.reasons`."""
+    """The reason as a sentence, which no program parses except for those in :mod:`.faults`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +100,6 @@ class NotifyAck:
     success: bool
     """Whether the stream is open now."""
     stream_id: int
-    """Id of the stream."""
     ref: int
     """Id of the last committed message, or :data:`NOTHING_PROCESSED`."""
 
@@ -101,7 +109,6 @@ class Message:
     """One message of a stream."""
 
     stream_id: int
-    """Id of the stream."""
     message_id: int | None
     """Id of the message; None for an ephemeral message in draft-be."""
     payload: bytes | None
@@ -123,7 +130,6 @@ class EosMessage:
     """v3: ends a stream."""
 
     stream_id: int
-    """Id of the stream."""
     message_id: int | None = None
     """Id of the last message; None in the short form of the frame."""
 
@@ -145,7 +151,6 @@ class Nack:
     credits: int
     """Credits to add; u32."""
     stream_id: int
-    """Id of the stream."""
     ref: int
     """Id of the last committed message; 0 when there is none."""
 
@@ -164,3 +169,165 @@ Frame = Hello | Ok | Error | Notify | NotifyAck | Message | EosMessage | Ack | N
 def shorten(data: bytes, most: int = 24) -> str:
     """Format bytes for a log line: the first ``most`` bytes and the total number."""
     return repr(data) if len(data) <= most else f"{data[:most]!r}… ({len(data)} bytes)"
+
+
+class Structs(NamedTuple):
+    """The integer formats of one byte order."""
+
+    u16: struct.Struct
+    """Unsigned, 2 bytes."""
+    u32: struct.Struct
+    """Unsigned, 4 bytes."""
+    u64: struct.Struct
+    """Unsigned, 8 bytes."""
+    i64: struct.Struct
+    """Signed, 8 bytes."""
+    u32_u8: struct.Struct
+    """A frame's length and tag."""
+
+
+@cache
+def structs(byte_order: str) -> Structs:
+    """The formats of ``"<"`` (little-endian) or ``">"`` (big-endian)."""
+    return Structs(*(struct.Struct(byte_order + code) for code in ("H", "I", "Q", "q", "IB")))
+
+
+class Reader:
+    """Reads the fields of a frame's body in order. Raises :class:`RemoteProtocolError` where the body is too short."""
+
+    def __init__(self, body: bytes | memoryview, byte_order: str, frame: str) -> None:
+        self._body = bytes(body)
+        self._at = 0
+        self._formats = structs(byte_order)
+        self._frame = frame
+
+    @property
+    def at(self) -> int:
+        """Offset of the next byte to read; after an error, where the field that could not be read begins."""
+        return self._at
+
+    @property
+    def left(self) -> int:
+        """Bytes that are not read yet."""
+        return len(self._body) - self._at
+
+    def take(self, count: int, name: str) -> bytes:
+        """Read ``count`` bytes."""
+        if count > self.left:
+            raise broken(
+                Fault.TRUNCATED_FRAME, f"{self._frame} frame ends within {name}: {self.left} of {count} bytes are there"
+            )
+        piece = self._body[self._at : self._at + count]
+        self._at += count
+        return piece
+
+    def _integer(self, form: struct.Struct, name: str) -> int:
+        value: int = form.unpack(self.take(form.size, name))[0]
+        return value
+
+    def u8(self, name: str) -> int:
+        """An unsigned byte."""
+        return self.take(1, name)[0]
+
+    def u16(self, name: str) -> int:
+        """An unsigned 16-bit integer."""
+        return self._integer(self._formats.u16, name)
+
+    def u32(self, name: str) -> int:
+        """An unsigned 32-bit integer."""
+        return self._integer(self._formats.u32, name)
+
+    def u64(self, name: str) -> int:
+        """An unsigned 64-bit integer."""
+        return self._integer(self._formats.u64, name)
+
+    def i64(self, name: str) -> int:
+        """A signed 64-bit integer."""
+        return self._integer(self._formats.i64, name)
+
+    def short_bytes(self, name: str) -> bytes:
+        """Read a u16 byte count and that many bytes."""
+        return self.take(self.u16(f"the length of {name}"), name)
+
+    def short_text(self, name: str) -> str:
+        """Read ``short_bytes`` that must be UTF-8."""
+        raw = self.short_bytes(name)
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise broken(
+                Fault.INVALID_TEXT, f"{name} in a {self._frame} frame is not UTF-8 at byte {error.start}"
+            ) from None
+
+    def rest(self) -> bytes:
+        """Read all remaining bytes."""
+        return self.take(self.left, "the rest")
+
+    def finish(self) -> None:
+        """Check that the body ends here."""
+        if self.left:
+            raise broken(Fault.OVERLONG_FRAME, f"{self._frame} frame has {self.left} bytes more than its fields")
+
+
+class Writer:
+    """Builds a frame's body. Raises :class:`LocalProtocolError` for a value that does not fit its field."""
+
+    def __init__(self, byte_order: str) -> None:
+        self._parts: list[bytes] = []
+        self._formats = structs(byte_order)
+
+    def _integer(self, form: struct.Struct, value: int, name: str) -> Writer:
+        try:
+            self._parts.append(form.pack(value))
+        except struct.error:
+            raise LocalProtocolError(
+                f"{name} is {value}, which does not fit {form.size} bytes", code="value-does-not-fit"
+            ) from None
+        return self
+
+    def u8(self, value: int) -> Writer:
+        """An unsigned byte."""
+        self._parts.append(bytes((value,)))
+        return self
+
+    def u16(self, value: int, name: str) -> Writer:
+        """An unsigned 16-bit integer."""
+        return self._integer(self._formats.u16, value, name)
+
+    def u32(self, value: int, name: str) -> Writer:
+        """An unsigned 32-bit integer."""
+        return self._integer(self._formats.u32, value, name)
+
+    def u64(self, value: int, name: str) -> Writer:
+        """An unsigned 64-bit integer."""
+        return self._integer(self._formats.u64, value, name)
+
+    def i64(self, value: int, name: str) -> Writer:
+        """A signed 64-bit integer."""
+        return self._integer(self._formats.i64, value, name)
+
+    def raw(self, data: bytes) -> Writer:
+        """Append bytes without a length."""
+        self._parts.append(data)
+        return self
+
+    def short_bytes(self, data: bytes, name: str) -> Writer:
+        """Append a u16 byte count and the bytes, at most 65,535."""
+        if len(data) > 0xFFFF:
+            raise LocalProtocolError(
+                f"{name} has {len(data)} bytes; at most 65535 fit a frame", code="value-does-not-fit"
+            )
+        return self.u16(len(data), name).raw(data)
+
+    def short_text(self, text: str, name: str) -> Writer:
+        """Append ``short_bytes`` of the text in UTF-8."""
+        try:
+            return self.short_bytes(text.encode("utf-8"), name)
+        except UnicodeEncodeError as error:
+            raise LocalProtocolError(
+                f"{name} cannot be written as UTF-8 from character {error.start} on", code="invalid-text"
+            ) from None
+
+    def done(self) -> bytes:
+        """Return the body."""
+        return b"".join(self._parts)

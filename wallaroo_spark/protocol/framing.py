@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from wallaroo_spark.protocol.faults import Fault, broken
-from wallaroo_spark.protocol.frames import Message
+from wallaroo_spark.protocol.frames import Message, structs
 from wallaroo_spark.protocol.revisions import Revision
-from wallaroo_spark.protocol.wire import structs
 
 LENGTH_BYTES = 4
 """Size of the length field in front of each frame, in bytes."""
@@ -25,7 +24,6 @@ class RawFrame:
     """A frame that is not decoded."""
 
     tag: int
-    """Its tag."""
     body: bytes
     """The bytes behind the tag."""
 

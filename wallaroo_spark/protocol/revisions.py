@@ -12,23 +12,9 @@ from typing import Any
 
 from wallaroo_spark.errors import LocalProtocolError
 from wallaroo_spark.protocol import codecs as c
+from wallaroo_spark.protocol import frames
 from wallaroo_spark.protocol.faults import Fault, broken
-from wallaroo_spark.protocol.frames import (
-    Ack,
-    EosMessage,
-    Error,
-    Flags,
-    Frame,
-    Hello,
-    Message,
-    Nack,
-    Notify,
-    NotifyAck,
-    Ok,
-    Restart,
-)
 from wallaroo_spark.protocol.sessions.states import DRAFT_BE_STREAMS, DRAFT_LE_STREAMS, V3_STREAMS, StreamTable
-from wallaroo_spark.protocol.wire import Reader, Writer, structs
 
 HELLO_LIMIT = 1 << 24
 """A length below this limit is a plausible length of a HELLO (2^24: the first byte of a big-endian u32 is 0)."""
@@ -43,10 +29,9 @@ class Codec:
     tag: int
     """Tag on the wire."""
     frame: type[Any]
-    """Type of the frame."""
-    decode: Callable[[Reader], Frame]
+    decode: Callable[[frames.Reader], frames.Frame]
     """Decodes the body behind the tag."""
-    encode: Callable[[Writer, Any], None]
+    encode: Callable[[frames.Writer, Any], None]
     """Encodes the body behind the tag."""
 
 
@@ -54,7 +39,7 @@ class Codec:
 class MessageLayout:
     """The layout of a MESSAGE body, for bulk decoding."""
 
-    known_flags: Flags | None
+    known_flags: frames.Flags | None
     """The valid flags; None where there is no flags field.
 
     Without a flags field, event time and key are always present, and 0 and the empty key mean that there is none.
@@ -79,7 +64,7 @@ class Revision:
     """The layout of MESSAGE, for bulk decoding."""
     stream_scope: str
     """Scope in which a stream id is unique: ``"instance"`` (connector instance) or ``"source"`` (the whole source)."""
-    end_of_stream: Callable[[int, int], Frame]
+    end_of_stream: Callable[[int, int], frames.Frame]
     """Makes the frame that closes a stream, from the stream's id and the id of its last message."""
     back_after_close: bool = False
     """Whether connectors reconnect after a plain close; some handle it better than RESTART."""
@@ -99,27 +84,27 @@ class Revision:
         """Whether the revision has this frame."""
         return frame in self.by_frame
 
-    def encode(self, frame: Frame) -> bytes:
+    def encode(self, frame: frames.Frame) -> bytes:
         """Encode a frame with its length field. Raises :class:`LocalProtocolError` for values that the revision cannot
         carry.
         """
         row = self.by_frame.get(type(frame))
         if row is None:
             raise LocalProtocolError(f"{self.name} has no {frame_name(type(frame))} frame", code="not-in-revision")
-        write = Writer(self.byte_order).u8(row.tag)
+        write = frames.Writer(self.byte_order).u8(row.tag)
         row.encode(write, frame)
         body = write.done()
-        return structs(self.byte_order).u32.pack(len(body)) + body
+        return frames.structs(self.byte_order).u32.pack(len(body)) + body
 
-    def decode(self, tag: int, body: bytes | memoryview) -> Frame:
+    def decode(self, tag: int, body: bytes | memoryview) -> frames.Frame:
         """Decode the body of a frame. Raises :class:`RemoteProtocolError` for a tag that the revision does not have."""
         row = self.by_tag.get(tag)
         if row is None:
             raise broken(Fault.UNKNOWN_TAG, f"tag {tag} is not a frame of {self.name}")
-        return row.decode(Reader(body, self.byte_order, frame_name(row.frame)))
+        return row.decode(frames.Reader(body, self.byte_order, frame_name(row.frame)))
 
 
-_WIRE_NAMES = {NotifyAck: "NOTIFY_ACK", EosMessage: "EOS_MESSAGE"}
+_WIRE_NAMES = {frames.NotifyAck: "NOTIFY_ACK", frames.EosMessage: "EOS_MESSAGE"}
 
 
 def frame_name(frame: type[Any]) -> str:
@@ -127,18 +112,18 @@ def frame_name(frame: type[Any]) -> str:
     return _WIRE_NAMES.get(frame, frame.__name__.upper())
 
 
-def _closing_boundary(stream_id: int, last_id: int) -> Frame:
-    return Message(stream_id, last_id, None, Flags.BOUNDARY | Flags.EOS)
+def _closing_boundary(stream_id: int, last_id: int) -> frames.Frame:
+    return frames.Message(stream_id, last_id, None, frames.Flags.BOUNDARY | frames.Flags.EOS)
 
 
-def _eos_message(stream_id: int, last_id: int) -> Frame:
-    return EosMessage(stream_id, last_id)
+def _eos_message(stream_id: int, last_id: int) -> frames.Frame:
+    return frames.EosMessage(stream_id, last_id)
 
 
 _SHARED_DRAFT_ROWS = (
-    Codec(ord("H"), Hello, c.decode_hello, c.encode_hello),
-    Codec(ord("E"), Error, c.decode_error, c.encode_error),
-    Codec(ord("N"), Notify, c.decode_notify, c.encode_notify),
+    Codec(ord("H"), frames.Hello, c.decode_hello, c.encode_hello),
+    Codec(ord("E"), frames.Error, c.decode_error, c.encode_error),
+    Codec(ord("N"), frames.Notify, c.decode_notify, c.encode_notify),
 )
 
 DRAFT_LE = Revision(
@@ -146,13 +131,13 @@ DRAFT_LE = Revision(
     byte_order="<",
     rows=(
         *_SHARED_DRAFT_ROWS,
-        Codec(ord("O"), Ok, c.decode_ok_draft_le, c.encode_ok_draft_le),
-        Codec(ord("M"), Message, c.decode_message_draft_le, c.encode_message_draft_le),
-        Codec(ord("A"), Ack, c.decode_ack_draft_le, c.encode_ack_draft_le),
-        Codec(ord("!"), Nack, c.decode_nack, c.encode_nack),
+        Codec(ord("O"), frames.Ok, c.decode_ok_draft_le, c.encode_ok_draft_le),
+        Codec(ord("M"), frames.Message, c.decode_message_draft_le, c.encode_message_draft_le),
+        Codec(ord("A"), frames.Ack, c.decode_ack_draft_le, c.encode_ack_draft_le),
+        Codec(ord("!"), frames.Nack, c.decode_nack, c.encode_nack),
     ),
     streams=DRAFT_LE_STREAMS,
-    layout=MessageLayout(known_flags=Flags(31), ephemeral_has_id=True),
+    layout=MessageLayout(known_flags=frames.Flags(31), ephemeral_has_id=True),
     stream_scope="instance",
     end_of_stream=_closing_boundary,
 )
@@ -162,13 +147,13 @@ DRAFT_BE = Revision(
     byte_order=">",
     rows=(
         *_SHARED_DRAFT_ROWS,
-        Codec(ord("O"), Ok, c.decode_ok_draft_be, c.encode_ok_draft_be),
-        Codec(ord("M"), Message, c.decode_message_draft_be, c.encode_message_draft_be),
-        Codec(ord("A"), Ack, c.decode_ack, c.encode_ack),
-        Codec(ord("!"), Restart, c.decode_restart_draft_be, c.encode_restart_draft_be),
+        Codec(ord("O"), frames.Ok, c.decode_ok_draft_be, c.encode_ok_draft_be),
+        Codec(ord("M"), frames.Message, c.decode_message_draft_be, c.encode_message_draft_be),
+        Codec(ord("A"), frames.Ack, c.decode_ack, c.encode_ack),
+        Codec(ord("!"), frames.Restart, c.decode_restart_draft_be, c.encode_restart_draft_be),
     ),
     streams=DRAFT_BE_STREAMS,
-    layout=MessageLayout(known_flags=Flags(63), ephemeral_has_id=False),
+    layout=MessageLayout(known_flags=frames.Flags(63), ephemeral_has_id=False),
     stream_scope="instance",
     end_of_stream=_closing_boundary,
 )
@@ -177,15 +162,15 @@ V3 = Revision(
     name="v3",
     byte_order=">",
     rows=(
-        Codec(0, Hello, c.decode_hello, c.encode_hello),
-        Codec(1, Ok, c.decode_ok_v3, c.encode_ok_v3),
-        Codec(2, Error, c.decode_error, c.encode_error),
-        Codec(3, Notify, c.decode_notify, c.encode_notify),
-        Codec(4, NotifyAck, c.decode_notify_ack, c.encode_notify_ack),
-        Codec(5, Message, c.decode_message_v3, c.encode_message_v3),
-        Codec(6, Ack, c.decode_ack, c.encode_ack),
-        Codec(7, Restart, c.decode_restart_v3, c.encode_restart_v3),
-        Codec(8, EosMessage, c.decode_eos, c.encode_eos),
+        Codec(0, frames.Hello, c.decode_hello, c.encode_hello),
+        Codec(1, frames.Ok, c.decode_ok_v3, c.encode_ok_v3),
+        Codec(2, frames.Error, c.decode_error, c.encode_error),
+        Codec(3, frames.Notify, c.decode_notify, c.encode_notify),
+        Codec(4, frames.NotifyAck, c.decode_notify_ack, c.encode_notify_ack),
+        Codec(5, frames.Message, c.decode_message_v3, c.encode_message_v3),
+        Codec(6, frames.Ack, c.decode_ack, c.encode_ack),
+        Codec(7, frames.Restart, c.decode_restart_v3, c.encode_restart_v3),
+        Codec(8, frames.EosMessage, c.decode_eos, c.encode_eos),
     ),
     streams=V3_STREAMS,
     layout=MessageLayout(known_flags=None, ephemeral_has_id=True),
@@ -196,7 +181,7 @@ V3 = Revision(
 
 REVISIONS: Mapping[str, Revision] = {revision.name: revision for revision in (DRAFT_LE, DRAFT_BE, V3)}
 
-_BY_ORDER_AND_TAG = {(r.byte_order, r.by_frame[Hello].tag): r for r in REVISIONS.values()}
+_BY_ORDER_AND_TAG = {(r.byte_order, r.by_frame[frames.Hello].tag): r for r in REVISIONS.values()}
 
 
 def recognise(start: bytes) -> Revision | None:
@@ -209,7 +194,7 @@ def recognise(start: bytes) -> Revision | None:
     if len(start) < RECOGNITION_BYTES:
         return None
     tag = start[4]
-    lengths = {order: structs(order).u32.unpack(start[:4])[0] for order in (">", "<")}
+    lengths = {order: frames.structs(order).u32.unpack(start[:4])[0] for order in (">", "<")}
     for order in sorted(lengths, key=lambda order: lengths[order]):
         revision = _BY_ORDER_AND_TAG.get((order, tag))
         if revision and 0 < lengths[order] < HELLO_LIMIT:

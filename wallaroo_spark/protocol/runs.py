@@ -15,10 +15,9 @@ from operator import add
 from typing import NamedTuple, TypeVar, cast
 
 from wallaroo_spark.errors import LocalProtocolError
-from wallaroo_spark.protocol.frames import Flags, Message
+from wallaroo_spark.protocol.frames import Flags, Message, structs
 from wallaroo_spark.protocol.framing import LENGTH_BYTES
 from wallaroo_spark.protocol.revisions import Revision
-from wallaroo_spark.protocol.wire import structs
 
 HEAD_BYTES = 33
 """Greatest size of a MESSAGE frame without key and payload, in bytes; the length field is included."""
@@ -36,7 +35,6 @@ class EncodedRun:
     revision: Revision
     """Revision of the frames."""
     stream_id: int
-    """Id of the stream."""
     ids: Sequence[int]
     """Id of each message, in order."""
     data: bytes

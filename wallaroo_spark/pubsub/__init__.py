@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from wallaroo_spark.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from wallaroo_spark.pubsub.items import Epoch, Frontier, Lost, Position
     from wallaroo_spark.pubsub.publishing.topic import Topic, publish
     from wallaroo_spark.pubsub.subscribing.subscription import Subscription, subscribe
     from wallaroo_spark.pubsub.subscribing.topic_source import TopicSource
+    from wallaroo_spark.pubsub.times import Epoch, Frontier, Lost, Position
 
 __all__ = [
     "Epoch",
@@ -30,10 +30,10 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Epoch": "wallaroo_spark.pubsub.items",
-    "Frontier": "wallaroo_spark.pubsub.items",
-    "Lost": "wallaroo_spark.pubsub.items",
-    "Position": "wallaroo_spark.pubsub.items",
+    "Epoch": "wallaroo_spark.pubsub.times",
+    "Frontier": "wallaroo_spark.pubsub.times",
+    "Lost": "wallaroo_spark.pubsub.times",
+    "Position": "wallaroo_spark.pubsub.times",
     "Subscription": "wallaroo_spark.pubsub.subscribing.subscription",
     "TopicSource": "wallaroo_spark.pubsub.subscribing.topic_source",
     "subscribe": "wallaroo_spark.pubsub.subscribing.subscription",
@@ -41,4 +41,6 @@ _HOMES = {
     "publish": "wallaroo_spark.pubsub.publishing.topic",
 }
 
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+_NEEDS = {**dict.fromkeys(_HOMES, ("pubsub",)), **dict.fromkeys(("Topic", "publish"), ("spark", "pubsub"))}
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES, _NEEDS)

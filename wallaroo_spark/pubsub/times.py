@@ -2,10 +2,19 @@
 
 A time is an integer, a tuple of times (compared component by component: product order) or None, the unit time, which is
 equal only to itself. All times of one topic have the same shape. Source: ``docs/pubsub.md#times``.
+
+Lower and upper frontiers of a topic, as antichains: sets of times in which no time is before another.
+
+Source: ``docs/pubsub.md#times``.
+
+The items that a subscription delivers to an application.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from wallaroo_spark.errors import PubSubError
@@ -150,3 +159,169 @@ def _depth(time: Time) -> int:
 
 def _numbers(time: Time) -> int:
     return sum(map(_numbers, time)) if isinstance(time, tuple) else 1
+
+
+Changes = list[tuple[Time, int]]
+"""Changes of a frontier as (time, change of its count). Changes that :meth:`MinimalAntichain.update` returns are +1 or
+-1."""
+
+
+def minimal(times: Iterable[Time]) -> list[Time]:
+    """Return the minimal elements of ``times``, without duplicates, in a fixed order."""
+    # ``key`` sorts every time behind all times that are before it, so one pass finds the minimal ones.
+    found: list[Time] = []
+    for time in sorted(set(times), key=key):
+        if not any(at_or_before(other, time) for other in found):
+            found.append(time)
+    return found
+
+
+class MinimalAntichain:
+    """A lower frontier: the minimal elements of a multiset of times, kept up to date by changes of the counts.
+
+    Several partitions can hold the same time. It stays in the multiset until its count is zero.
+    """
+
+    def __init__(self, times: Iterable[Time] = ()) -> None:
+        self._counts: Counter[Time] = Counter()
+        self._elements: list[Time] = []
+        self.update([(time, 1) for time in times])
+
+    def __iter__(self) -> Iterator[Time]:
+        return iter(self._elements)
+
+    def __len__(self) -> int:
+        return len(self._elements)
+
+    def __repr__(self) -> str:
+        return f"MinimalAntichain({self._elements!r})"
+
+    @property
+    def elements(self) -> tuple[Time, ...]:
+        """The frontier, in a fixed order."""
+        return tuple(self._elements)
+
+    @property
+    def held(self) -> dict[Time, int]:
+        """The count of each time in the multiset, including times that are not minimal."""
+        return dict(self._counts)
+
+    def update(self, changes: Iterable[tuple[Time, int]]) -> Changes:
+        """Apply all changes at once. Return the resulting changes of the frontier: removed times (-1), then new ones
+        (+1).
+
+        Raises :class:`PubSubError`, and changes nothing, when a count would become negative.
+        """
+        counts = self._counts.copy()
+        for time, change in changes:
+            counts[time] += change
+        for time, count in counts.items():
+            if count < 0:
+                raise PubSubError(
+                    f"a frontier with {self._counts[time]} of the time {time!r} cannot remove {-count} more than that",
+                    code="epoch-invalid",
+                    time=time,
+                )
+        counts = +counts
+        before, after = self._elements, minimal(counts)
+        self._counts, self._elements = counts, after
+        gone = [(time, -1) for time in before if time not in after]
+        return gone + [(time, 1) for time in after if time not in before]
+
+    def may_see(self, time: Time) -> bool:
+        """Whether data at ``time`` may still arrive: some element is at or before it."""
+        return any(at_or_before(element, time) for element in self._elements)
+
+
+class MaximalAntichain:
+    """An upper frontier: the maximal elements of the inserted times."""
+
+    def __init__(self, times: Iterable[Time] = ()) -> None:
+        self._elements: list[Time] = []
+        for time in times:
+            self.insert(time)
+
+    def __iter__(self) -> Iterator[Time]:
+        return iter(self._elements)
+
+    def __len__(self) -> int:
+        return len(self._elements)
+
+    def __repr__(self) -> str:
+        return f"MaximalAntichain({list(self.elements)!r})"
+
+    @property
+    def elements(self) -> tuple[Time, ...]:
+        """The frontier, in a fixed order."""
+        return tuple(sorted(self._elements, key=key))
+
+    def insert(self, time: Time) -> bool:
+        """Add a time and drop the elements before it. Returns False when an element already covers ``time``."""
+        if self.covers(time):
+            return False
+        self._elements = [element for element in self._elements if not at_or_before(element, time)]
+        self._elements.append(time)
+        return True
+
+    def covers(self, time: Time) -> bool:
+        """Whether ``time`` is at or before an element."""
+        return any(at_or_before(time, element) for element in self._elements)
+
+    def drop_passed(self, lower: MinimalAntichain) -> None:
+        """Drop the elements that the lower frontier has passed, because no data at or before them arrives any more."""
+        self._elements = [element for element in self._elements if lower.may_see(element)]
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """Rows of one epoch from one partition.
+
+    An epoch can consist of several of these in a row. It is complete when a :class:`Frontier` has passed it.
+    """
+
+    epoch: Time
+    """Time of the rows: a batch id, or a tuple that begins with one."""
+    partition: int
+    """Partition of the topic that sent the rows."""
+    batch: Any = field(repr=False)
+    """The rows, a ``pyarrow.RecordBatch``."""
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """The lower frontier of the topic has moved. Everything before it has been delivered to the application."""
+
+    frontier: tuple[Time, ...]
+    """The least times that may still arrive."""
+    changes: tuple[tuple[Time, int], ...]
+    """The times that left the frontier (-1) and the times that entered it (+1)."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """The progress of a subscription: it has delivered everything before ``time``.
+
+    Another subscription can continue from it with ``resume``, as long as the topic retains the batches that follow.
+    """
+
+    identity: str
+    """Identity of the topic's history."""
+    time: Time
+    """The least time that was not delivered."""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A failure to reach the publisher of a partition."""
+
+    partition: int
+    """Partition of the topic."""
+    address: str
+    """Its last address, empty if it was never reached."""
+    reason: str
+    """The last failure, as a sentence."""
+    seconds: float
+    """Seconds since the partition was lost."""
+
+
+Item = Epoch | Frontier

@@ -37,7 +37,6 @@ class TopicRecord:
     """The description of a topic."""
 
     name: str
-    """Name of the topic."""
     partitions: int
     """Number of publishers."""
     identity: str

@@ -13,10 +13,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from wallaroo_spark.errors import RegistryError, TransportError, one_line
+from wallaroo_spark.inner.calls import COMMITTED, REWIND, Notice
 from wallaroo_spark.inner.client import WorkerClient
-from wallaroo_spark.inner.notices import COMMITTED, REWIND, Notice
-from wallaroo_spark.reference_versions import all_changes, endings_of, plain
-from wallaroo_spark.references import Reference, References, StreamKey
+from wallaroo_spark.references import Reference, References, StreamKey, all_changes, endings_of, plain
 from wallaroo_spark.registry import FleetDiscovery, Lease, Registry
 from wallaroo_spark.steps import Step, passed
 

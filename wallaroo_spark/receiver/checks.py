@@ -7,97 +7,20 @@ Source: ``docs/spark.md``.
 from __future__ import annotations
 
 import logging
-import os
-import re
-import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Collection
-from importlib import metadata
+from collections.abc import Collection
 from typing import Any
 
 from wallaroo_spark.checkpoint import PlannedBatch
 from wallaroo_spark.errors import CheckpointError, ConfigurationError, one_line
+from wallaroo_spark.observe.server.access import PageAddress
 from wallaroo_spark.options import Options, resolve_secret
 from wallaroo_spark.receiver import writers
-from wallaroo_spark.slots.spark_checks import classic_context
 from wallaroo_spark.transport import advertised
-from wallaroo_spark.web import PageAddress
 
 log = one_line(logging.getLogger("wallaroo_spark.receiver"))
 
-JAVA_NEEDED = 17
-PYSPARK_NEEDED = (4, 2)
 _ASYNC_OPTION = "asyncProgressTrackingEnabled"
-_PYTHON_CHECK_SECONDS = 30
-"""How long another Python may take to import this package. A choice: it bounds the start with a broken interpreter."""
 _GREATEST_PORT = 65_535
-
-
-def environment(spark: Any) -> None:
-    """Check the installed packages, the versions of Spark and Java, and in local mode the Python of Spark's tasks."""
-    packages()
-    context = classic_context(spark)
-    if context is not None:
-        java(str(context._jvm.java.lang.System.getProperty("java.version")))
-        if context.master.startswith("local"):
-            workers_python(context.pythonExec)
-
-
-def packages(version: Any = metadata.version) -> None:
-    """Refuse versions of PySpark, pandas, pyarrow and cryptography (for the inner port) that do not work.
-
-    ``version`` is a function that returns the installed version of a distribution.
-    """
-    needs: dict[str, tuple[Callable[[tuple[int, ...]], bool], str, str]] = {
-        "pyspark": (lambda v: v >= PYSPARK_NEEDED, "4.2 or newer", "pyspark>=4.2"),
-        "pandas": (lambda v: v < (3,), "below 3, which PySpark needs", "pandas<3"),
-        "pyarrow": (lambda v: v >= (15,), "15 or newer", "pyarrow>=15"),
-        "cryptography": (lambda v: v >= (42,), "42 or newer", "cryptography>=42"),
-    }
-    for name, (fits, wanted, requirement) in needs.items():
-        try:
-            installed = version(name)
-        except metadata.PackageNotFoundError:
-            if name == "pyspark":
-                # Databricks and spark-submit provide a PySpark that was not installed as a distribution.
-                continue
-            raise ConfigurationError(
-                f"{name} is not installed; run: pip install '{requirement}'", code="package-missing"
-            ) from None
-        numbers = tuple(int(part) for part in re.findall(r"\d+", installed)[:3])
-        if not fits(numbers):
-            raise ConfigurationError(
-                f"{name} is {installed}, and must be {wanted}; run: pip install '{requirement}'", code="package-missing"
-            )
-
-
-def java(version: str) -> None:
-    """Refuse a Java older than 17; ``version`` is the JVM's property ``java.version``: ``17.0.15`` or ``1.8.0_392``."""
-    parts = [int(part) for part in re.findall(r"\d+", version)]
-    major = parts[1] if parts[:1] == [1] and len(parts) > 1 else parts[0]
-    if major < JAVA_NEEDED:
-        raise ConfigurationError(
-            f"Spark runs on Java {version}, and needs {JAVA_NEEDED} or newer; install "
-            f"openjdk-{JAVA_NEEDED}-jre-headless or set JAVA_HOME to a newer one",
-            code="java-too-old",
-        )
-
-
-def workers_python(executable: str) -> None:
-    """Refuse a Python for Spark's tasks (``executable``) that does not have this package; for local mode."""
-    path = shutil.which(executable)
-    if path is not None and os.path.realpath(path) == os.path.realpath(sys.executable):
-        return
-    program = [path or executable, "-c", "import wallaroo_spark, pyarrow, redis"]
-    try:
-        subprocess.run(program, check=True, capture_output=True, timeout=_PYTHON_CHECK_SECONDS)
-    except (OSError, subprocess.SubprocessError):
-        raise ConfigurationError(
-            f"Spark would run its workers with {executable!r}, which lacks this package; "
-            f"set PYSPARK_PYTHON={sys.executable} before the session is made",
-            code="executor-python",
-        ) from None
 
 
 def combinations(options: Options) -> None:

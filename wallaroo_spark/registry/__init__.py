@@ -5,7 +5,7 @@ streams again at its next renewal. No message is lost; new sessions wait for a f
 Source: ``docs/decisions/redis-holds-nothing-durable.md``.
 """
 
-from wallaroo_spark.registry.client import Registry, application_registry, connectors_registry
+from wallaroo_spark.registry.client import Registry, application_registry
 from wallaroo_spark.registry.embedded import EmbeddedRedis
 from wallaroo_spark.registry.fleet_discovery import FleetDiscovery, KnownWorkers
 from wallaroo_spark.registry.model import NO_QUERY, QUERY_STARTS, Assignment, Lease, state_served
@@ -20,6 +20,5 @@ __all__ = [
     "Lease",
     "Registry",
     "application_registry",
-    "connectors_registry",
     "state_served",
 ]

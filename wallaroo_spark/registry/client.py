@@ -1,14 +1,286 @@
-"""The registry of one receiver: the records by which its workers, its driver and its connectors find each other."""
+"""The registry: the records by which workers, drivers and clients find each other, each kind of record in a class.
+
+Source: ``docs/decisions/redis-holds-nothing-durable.md`` and ``docs/decisions/one-writer-per-checkpoint.md``.
+"""
 
 from __future__ import annotations
 
-from typing import Self
+import json
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Self, TypeVar
 
-from wallaroo_spark.registry.assignments import Assignments, Claims
+from wallaroo_spark.errors import ConfigurationError, LeaseLostError
+from wallaroo_spark.registry import scripts
 from wallaroo_spark.registry.connection import RedisConnection
-from wallaroo_spark.registry.fleet_record import FleetRecord
-from wallaroo_spark.registry.leases import Leases
-from wallaroo_spark.registry.locks import Locks
+from wallaroo_spark.registry.model import Assignment, Lease, expires_at
+from wallaroo_spark.registry.scripts import Script
+
+T = TypeVar("T")
+
+
+class Keyspace:
+    """The keys of ``receiver``, with its name as hash tag, so that one node of a Redis cluster has all of them.
+
+    The base class of leases, assignments, claims, locks and the fleet's record. ``lease_seconds`` is how long a lease
+    lasts. Raises :class:`ConfigurationError` for a receiver's name that cannot be part of a key.
+    """
+
+    def __init__(self, connection: RedisConnection, receiver: str, lease_seconds: float) -> None:
+        if not receiver or "{" in receiver or "}" in receiver:
+            raise ConfigurationError(
+                f"option receiver: {receiver!r} cannot name keys in Redis; give a name without braces",
+                code="name-invalid",
+                option="receiver",
+            )
+        self._connection = connection
+        self._receiver = receiver
+        self._milliseconds = max(1, round(lease_seconds * 1000))
+
+    def _key(self, name: str) -> str:
+        return f"wallaroo:{{{self._receiver}}}:{name}"
+
+    def _get(self, action: str, name: str) -> str | None:
+        value = self._connection.call(action, lambda: self._connection.client.get(self._key(name)))
+        return None if value is None else str(value)
+
+    def _run(self, action: str, script: Script, *arguments: str | int, of: str = "") -> Any:
+        """Run a script on its keys and return its answer.
+
+        ``action`` names the operation in error messages. ``of`` is appended to the names of the keys of a family, such
+        as the name of a lock to ``lock:``.
+        """
+        keys, connection = [self._key(f"{key}{of}") for key in script.keys], self._connection
+        return connection.call(
+            action, lambda: connection.client.register_script(script.source)(keys=keys, args=list(arguments))
+        )
+
+    def _read(self, action: str, reader: Callable[[str], T], text: str) -> T:
+        """Parse a text from Redis with ``reader``. Raises :class:`RegistryError` when that fails."""
+        return self._connection.parse(action, reader, text, f"keys that start with {self._key('')}")
+
+    def _lost(self, lease: Lease, newer: Lease) -> LeaseLostError:
+        ours = f"submission {lease.submission}" + (f", generation {lease.generation}," if lease.generation else "")
+        state = f"held by {newer.holder}" if newer.holder else "released since"
+        return LeaseLostError(
+            f"slot {lease.slot} of receiver {self._receiver}: the lease of {ours} was replaced by submission "
+            f"{newer.submission}, generation {newer.generation}, {state}; stop serving the slot",
+            code="lease-lost",
+            slot=lease.slot,
+            submission=newer.submission,
+            generation=newer.generation,
+            holder=newer.holder,
+        )
+
+
+class Leases(Keyspace):
+    """The leases of a receiver's slots, and the numbers of the submissions of their jobs.
+
+    Every method raises :class:`RegistryError` when Redis cannot be reached or its answer cannot be used.
+    """
+
+    def next_submission(self) -> int:
+        """Return a number above all earlier ones, also when Redis has lost its data since then."""
+        return self._read("number a submission", int, self._run("number a submission", scripts.NEXT_SUBMISSION))
+
+    def acquire(self, slot: int, submission: int, holder: str, connect: str, flight: str) -> Lease | None:
+        """Acquire a slot's lease; None when another process of the same submission has it: the caller is its standby.
+
+        A newer submission gets the lease at once, under a new generation. The process that already holds the lease gets
+        it again, extended and with the addresses of this call. Another process of the same submission gets the lease
+        when it was released, has expired or is unknown to Redis. ``holder`` is a unique name of the process,
+        ``connect`` and ``flight`` are the fields of :class:`Lease`. Raises :class:`LeaseLostError` when a newer
+        submission is known, and :class:`ConfigurationError` for an empty holder.
+        """
+        if not holder:
+            raise ConfigurationError(
+                f"slot {slot}: the holder of a lease needs a name; give the process a name", code="name-invalid"
+            )
+        want = Lease(slot, submission, 0, holder, connect, flight)
+        action = f"lease slot {slot}"
+        outcome, *lease = self._run(action, scripts.ACQUIRE, want.to_json(), self._milliseconds)
+        if outcome == "standby":
+            return None
+        current = self._read(action, Lease.from_json, lease[0])
+        if outcome == "lost":
+            raise self._lost(want, current)
+        return current
+
+    def renew(self, lease: Lease, *, instances: Collection[str] = (), claims: Collection[int] = ()) -> None:
+        """Extend a lease. When Redis has lost its data, write the lease, the assignments and the claims again.
+
+        ``instances`` are the connector instances that the slot serves, ``claims`` the stream ids that it has claimed.
+        An instance or a stream that belongs to another slot by now stays with that slot; :meth:`claim` returns the
+        streams that are still this slot's. Raises :class:`LeaseLostError` when a newer lease of the slot is known, or
+        this one was released.
+        """
+        action = f"renew the lease of slot {lease.slot}"
+        arguments: list[str | int] = [
+            lease.to_json(),
+            self._milliseconds,
+            len(instances),
+            *instances,
+            *map(str, claims),
+        ]
+        newer = self._run(action, scripts.RENEW, *arguments)
+        if newer is not None:
+            raise self._lost(lease, self._read(action, Lease.from_json, newer))
+
+    def release(self, lease: Lease) -> None:
+        """Release a lease and its claims. Does nothing when the slot has another lease."""
+        self._run(f"release slot {lease.slot}", scripts.RELEASE, lease.to_json())
+
+    def leases(self) -> dict[int, Lease]:
+        """Return the live leases, by slot."""
+        # Two read commands and no script, so that the Redis user of a connector needs no other permission.
+        key, connection = self._key("leases"), self._connection
+        stored, now = connection.call("list the leases", lambda: (connection.client.hvals(key), connection.clock(key)))
+        leases = [self._read("list the leases", Lease.from_json, text) for text in stored if self._is_live(text, now)]
+        return {lease.slot: lease for lease in sorted(leases, key=lambda lease: lease.slot)}
+
+    def known_leases(self) -> dict[int, tuple[Lease, bool]]:
+        """Return the last lease of each slot with whether it is live, without leases that were released.
+
+        A lease that is not live is of a worker that has died, hangs, or does not reach the registry.
+        """
+        key, connection = self._key("leases"), self._connection
+        stored, now = connection.call("list the leases", lambda: (connection.client.hvals(key), connection.clock(key)))
+        found = [(self._read("list the leases", Lease.from_json, text), self._is_live(text, now)) for text in stored]
+        return {lease.slot: (lease, live) for lease, live in sorted(found, key=lambda one: one[0].slot) if lease.holder}
+
+    def _is_live(self, text: str, now: int) -> bool:
+        return self._read("list the leases", expires_at, text) > now
+
+    def forget_slots_from(self, workers: int) -> None:
+        """Delete the assignments and claims of slot ``workers`` and above, and invalidate their leases.
+
+        For a fleet with fewer slots than before. The holder of such a lease is refused at its next renewal; a later
+        submission may acquire the slot again.
+        """
+        self._run("forget slots", scripts.FORGET, workers)
+
+
+class Locks(Keyspace):
+    """Locks by name. A lock expires unless its owner renews it, so that an owner that crashed does not keep it."""
+
+    def lock(self, name: str, owner: str, seconds: float) -> bool:
+        """Take the lock ``name`` for ``seconds``, or renew it; False when another owner has it."""
+        milliseconds = max(1, round(seconds * 1000))
+        return bool(self._run(f"lock {name!r}", scripts.LOCK, owner, milliseconds, of=name))
+
+    def unlock(self, name: str, owner: str) -> None:
+        """Release the lock ``name``. Does nothing when another owner, or nobody, has it."""
+        self._run(f"unlock {name!r}", scripts.UNLOCK, owner, of=name)
+
+    def locked_by(self, name: str) -> str | None:
+        """Return the owner of the lock ``name``; None when nobody has it."""
+        return self._get(f"look at lock {name!r}", f"lock:{name}")
+
+
+class Assignments(Keyspace):
+    """The slots of connector instances."""
+
+    def assign(self, instance: str, knocked: int, workers: int) -> Assignment:
+        """Assign a connector instance to a slot and return the assignment.
+
+        The slot is ``knocked``, the one to which the instance has connected, unless the instance is already assigned to
+        another slot. ``workers`` is the number of slots. An assignment ends when the slot's worker unassigns the
+        instance (:meth:`unassign`), releases its lease, or the slot gets a newer lease: from then on no worker buffers
+        a message of the instance. Raises :class:`ConfigurationError` when ``workers`` is below 1.
+        """
+        if workers < 1:
+            raise ConfigurationError(
+                f"option workers: {workers} is below 1", code="option-out-of-range", option="workers"
+            )
+        action = f"assign instance {instance!r}"
+        slot, connect = self._run(action, scripts.ASSIGN, instance, knocked, workers)
+        return Assignment(self._read(action, int, slot), connect or None)
+
+    def unassign(self, lease: Lease, instances: Collection[str]) -> None:
+        """End the assignments of connector instances. Instances that are not assigned to this lease are ignored."""
+        own = f"{lease.slot}:{lease.generation}"
+        self._run(f"unassign instances of slot {lease.slot}", scripts.UNASSIGN, own, *instances)
+
+
+class Claims(Keyspace):
+    """The slots of stream ids in v3, where a stream id is unique in the whole source and not only in an instance."""
+
+    def claim(self, lease: Lease, streams: Collection[int]) -> set[int]:
+        """Claim stream ids for the lease's slot; return those of ``streams`` that now belong to the slot.
+
+        In v3 a stream id belongs to the whole source (``docs/protocol.md#stream-states``): an id that another slot has
+        claimed under a live lease is not returned. Renews the lease. Raises :class:`LeaseLostError` as
+        :meth:`Leases.renew` does.
+        """
+        action = f"claim streams for slot {lease.slot}"
+        arguments: list[str | int] = [lease.to_json(), self._milliseconds, *map(str, streams)]
+        outcome, answer = self._run(action, scripts.CLAIM, *arguments)
+        if outcome == "lost":
+            raise self._lost(lease, self._read(action, Lease.from_json, answer))
+        return {self._read(action, int, stream) for stream in answer}
+
+    def unclaim(self, lease: Lease, streams: Collection[int]) -> None:
+        """Release claims of stream ids. Streams that this lease has not claimed are ignored."""
+        own = f"{lease.slot}:{lease.generation}"
+        self._run(f"unclaim streams of slot {lease.slot}", scripts.UNCLAIM, own, *map(str, streams))
+
+
+_FRONT, _END = "wallaroo:{", "}:fleet"
+
+
+class FleetRecord(Keyspace):
+    """The fleet's record, which the driver writes: number of workers, query, and the token for status requests."""
+
+    def publish_fleet(self, fleet: Mapping[str, str]) -> None:
+        """Replace the fleet's record.
+
+        Every program that may read the receiver's status can read the record, so it must not contain a secret that
+        permits more than that.
+        """
+        text = json.dumps(dict(fleet))
+        self._connection.call("publish the fleet", lambda: self._connection.client.set(self._key("fleet"), text))
+
+    def fleet(self) -> dict[str, str]:
+        """Return the record that was published last; empty when there is none, or Redis has lost its data."""
+        text = self._get("read the fleet", "fleet")
+        return self._read("read the fleet", _texts, text) if text is not None else {}
+
+    def publish_report(self, report: str) -> None:
+        """Replace the driver's report: a JSON text, without secrets, for programs that show the receiver's status.
+
+        The report stays in Redis when the driver has ended, so that its last state can still be seen.
+        """
+        self._connection.call("publish the report", lambda: self._connection.client.set(self._key("report"), report))
+
+    def report(self) -> str | None:
+        """Return the driver's last report; None when there is none, or Redis has lost its data."""
+        return self._get("read the report", "report")
+
+    def publish_slot_report(self, slot: int, report: str) -> None:
+        """Replace the report of a slot's holder: a JSON text, without secrets, for programs that show the status."""
+        key, client = self._key("reports"), self._connection.client
+        self._connection.call("publish the report of a slot", lambda: client.hset(key, str(slot), report))
+
+    def slot_reports(self) -> list[str]:
+        """Return the last report of each slot, in no order; also of holders that have ended."""
+        key, client = self._key("reports"), self._connection.client
+        return [str(text) for text in self._connection.call("read the reports of slots", lambda: client.hvals(key))]
+
+
+def _texts(text: str) -> dict[str, str]:
+    return {str(name): str(value) for name, value in json.loads(text).items()}
+
+
+def receiver_names(url: str, attempts: int = 5) -> list[str]:
+    """The names of the receivers that have published a fleet, sorted; also those that have ended since.
+
+    ``url`` and ``attempts`` are as for :class:`RedisConnection`. Raises :class:`RegistryError` when the registry does
+    not answer.
+    """
+    connection = RedisConnection(url, attempts=attempts, timeout=3.0)
+    try:
+        return connection.names_between("list the receivers", _FRONT, _END)
+    finally:
+        connection.close()
 
 
 class Registry(Leases, Assignments, Claims, Locks, FleetRecord):
@@ -55,12 +327,3 @@ def application_registry(url: str, application: str, *, lease_seconds: float = 1
     """The registry of an application of durable streams: a lease for each of its gateways, by slot, and the lock of its
     driver. The field ``connect`` of a lease is the gateway's ``host:port``."""
     return Registry(url, f"application:{application}", lease_seconds=lease_seconds, attempts=attempts)
-
-
-def connectors_registry(url: str, application: str, *, lease_seconds: float = 10.0, attempts: int = 5) -> Registry:
-    """The registry in which connectors find the gateways of an application of durable streams.
-
-    It has a lease for each gateway that serves connectors, as the registry of a receiver has for its workers. So a
-    connector whose program is ``connectors:<application>`` needs nothing else.
-    """
-    return Registry(url, f"connectors:{application}", lease_seconds=lease_seconds, attempts=attempts)

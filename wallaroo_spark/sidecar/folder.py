@@ -101,7 +101,12 @@ class SidecarFolder:
     def names(self) -> list[str]:
         """Return the names of the files and folders in the folder, sorted; empty when the folder does not exist."""
         with self._explained("listed", ""):
-            entries = self.filesystem.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
+            selector = fs.FileSelector(self.path, allow_not_found=True)
+            try:
+                entries = self.filesystem.get_file_info(selector)
+            except FileNotFoundError:
+                # The folder was made between Arrow's two looks at it.
+                entries = self.filesystem.get_file_info(selector)
             return sorted(entry.base_name for entry in entries if not entry.base_name.startswith("."))
 
     def delete(self, name: str) -> None:

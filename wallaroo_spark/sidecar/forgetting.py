@@ -15,8 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from wallaroo_spark.reference_versions import Endings, VersionedReferences
-from wallaroo_spark.references import Changes, EndingChanges, Leaving, Reference, References, StreamKey
+from wallaroo_spark import references
 
 MOST_LEAVING = 10_000
 """Streams that leave at once; a choice, which bounds the notices of them (some 100 kB)."""
@@ -63,7 +62,7 @@ class EndReports(Protocol):
     """The ends of streams that workers have reported in their answers to one plan."""
 
     @property
-    def ended(self) -> Mapping[StreamKey, Reference]:
+    def ended(self) -> Mapping[references.StreamKey, references.Reference]:
         """Streams that end at this reference."""
 
     @property
@@ -71,7 +70,7 @@ class EndReports(Protocol):
         """The token of the leaving streams that each worker knows, by slot."""
 
     @property
-    def wanted(self) -> frozenset[StreamKey]:
+    def wanted(self) -> frozenset[references.StreamKey]:
         """Leaving streams that some worker needs."""
 
 
@@ -79,9 +78,9 @@ class EndReports(Protocol):
 class Decision:
     """The ends of streams in a plan, beside the rows that it reads."""
 
-    forgotten: Changes
+    forgotten: references.Changes
     """The streams that it forgets, with None for each."""
-    endings: EndingChanges
+    endings: references.EndingChanges
     """The changes of the ended streams."""
     due: bool
     """Whether it is to be planned though there is nothing to read."""
@@ -105,13 +104,15 @@ class Forgetting:
         self._oldest: int | None = None
         """No stream ended before this, as far as the last look at all of them says; None before the first look."""
 
-    def decide(self, start: VersionedReferences, plan: EndReports, ends: References, slots: int) -> Decision:
+    def decide(
+        self, start: references.VersionedReferences, plan: EndReports, ends: references.References, slots: int
+    ) -> Decision:
         """The ends that a plan records which goes from ``start`` to ``ends``; ``slots`` is the size of the fleet."""
         before = start.endings
         at = self._clock.after(0 if before is None else before.at)
         times: dict[str, dict[str, int | None]] = {}
         if before is None:
-            before = Endings(at, VersionedReferences.of({}), None)
+            before = references.Endings(at, references.VersionedReferences.of({}), None)
         for scope, streams in ends.items():
             for stream in streams:
                 if before.times.reference(scope, stream) is not None:
@@ -125,9 +126,9 @@ class Forgetting:
         group = self._next_group(before, times, at)
         if group is not None:
             self._watch(group)
-        return Decision({}, EndingChanges(at, times, group), due=False)
+        return Decision({}, references.EndingChanges(at, times, group), due=False)
 
-    def _watch(self, leaving: Leaving) -> float:
+    def _watch(self, leaving: references.Leaving) -> float:
         """The counted seconds since this process first found these streams leaving."""
         now = self._clock.counted()
         if self._watched[0] != leaving.token:
@@ -136,8 +137,8 @@ class Forgetting:
 
     def _resolve(
         self,
-        before: Endings,
-        leaving: Leaving,
+        before: references.Endings,
+        leaving: references.Leaving,
         plan: EndReports,
         times: dict[str, dict[str, int | None]],
         slots: int,
@@ -152,16 +153,18 @@ class Forgetting:
         known = all(plan.leaving.get(slot) == leaving.token for slot in range(slots))
         waited = self._watch(leaving)
         if not slots or not known or waited < self._dwell:
-            return Decision({}, EndingChanges(at, times, leaving), due=bool(wanted))
-        forgotten: dict[str, dict[str, Reference | None]] = {}
+            return Decision({}, references.EndingChanges(at, times, leaving), due=bool(wanted))
+        forgotten: dict[str, dict[str, references.Reference | None]] = {}
         for key in streams:
             if str(key.stream_id) not in times.get(key.scope, {}):
                 forgotten.setdefault(key.scope, {})[str(key.stream_id)] = None
                 times.setdefault(key.scope, {})[str(key.stream_id)] = None
         self._oldest = None
-        return Decision(forgotten, EndingChanges(at, times, None), due=True, settles=True)
+        return Decision(forgotten, references.EndingChanges(at, times, None), due=True, settles=True)
 
-    def _next_group(self, before: Endings, times: dict[str, dict[str, int | None]], at: int) -> Leaving | None:
+    def _next_group(
+        self, before: references.Endings, times: dict[str, dict[str, int | None]], at: int
+    ) -> references.Leaving | None:
         """The streams that leave next; None while the retention of none is over."""
         over = at - self._retention
         if self._oldest is not None and self._oldest > over - self._retention // SLACK_PART:
@@ -173,19 +176,19 @@ class Forgetting:
         if self._oldest > over - self._retention // SLACK_PART:
             return None
         group = [ended for ended, _ in found if ended <= over][:MOST_LEAVING]
-        return Leaving(group[-1], at, secrets.token_hex(4))
+        return references.Leaving(group[-1], at, secrets.token_hex(4))
 
 
-def _is_read(ends: References, key: StreamKey) -> bool:
+def _is_read(ends: references.References, key: references.StreamKey) -> bool:
     """Whether a plan with these ends reads rows of a stream."""
     return str(key.stream_id) in ends.get(key.scope, {})
 
 
-def merged(ends: Changes, forgotten: Changes) -> Changes:
+def merged(ends: references.Changes, forgotten: references.Changes) -> references.Changes:
     """The changes of a plan: the ends of its streams, and the streams that it forgets."""
     if not forgotten:
         return ends
-    found: dict[str, dict[str, Reference | None]] = {scope: dict(streams) for scope, streams in ends.items()}
+    found: dict[str, dict[str, references.Reference | None]] = {scope: dict(streams) for scope, streams in ends.items()}
     for scope, streams in forgotten.items():
         found.setdefault(scope, {}).update(streams)
     return found

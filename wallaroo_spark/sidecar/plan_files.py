@@ -1,21 +1,149 @@
-"""Plans as Arrow files beside a checkpoint, one folder for each receiver."""
+"""The named plans of a query: a plan that an offset names is a file beside the checkpoint.
+
+Source: ``docs/decisions/plans-beside-the-checkpoint.md``.
+"""
 
 from __future__ import annotations
 
 import io
+import json
+import logging
+import os
 import re
-from collections.abc import Iterator
-from typing import Any, Protocol
+import secrets
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, NamedTuple, Protocol, Self
 
 import pyarrow as pa
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_fixed
 
-from wallaroo_spark.errors import CheckpointError
-from wallaroo_spark.reference_versions import VersionedReferences, endings_of
-from wallaroo_spark.references import Changes, EndingChanges, Leaving, Reference, References
-from wallaroo_spark.sidecar.arrow_ipc import write_arrow
+from wallaroo_spark.errors import CheckpointError, WallarooError, one_line
+from wallaroo_spark.references import (
+    Changes,
+    EndingChanges,
+    Leaving,
+    Reference,
+    References,
+    VersionedReferences,
+    endings_of,
+)
 from wallaroo_spark.sidecar.folder import SidecarFolder
-from wallaroo_spark.sidecar.plan_names import PlanName
-from wallaroo_spark.storage.locations import Location
+from wallaroo_spark.sidecar.task_access import write_arrow
+from wallaroo_spark.storage.locations import Location, PortableLocation, for_tasks, is_mounted, open_location
+
+NAMED_VERSION = 2
+"""The version of an offset that names its plan. Releases that do not know plans refuse it by this number."""
+INLINE_BYTES = 16_384
+"""The longest JSON text of references that stands in an offset: a choice, some 500 streams."""
+LINKS = 64
+"""Changes in a chain before a snapshot is due: a choice, the files that a restart reads at most in the normal case."""
+LINKS_AT_MOST = 4 * LINKS
+"""Changes in a chain before planning waits for a snapshot, because snapshots in the background have failed."""
+_NAME = re.compile(r"([0-9]{1,18})-([0-9a-f]{8})")
+
+
+class PlanName(NamedTuple):
+    """A plan's name: ``number`` grows from plan to plan, ``token`` is random."""
+
+    number: int
+    token: str
+
+    def __str__(self) -> str:
+        return f"{self.number}-{self.token}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse the text that :meth:`__str__` returns. Raises ValueError for any other text."""
+        found = _NAME.fullmatch(text)
+        if found is None:
+            raise ValueError(f"{text!r} is not the name of a plan")
+        return cls(int(found[1]), found[2])
+
+    @classmethod
+    def after(cls, number: int) -> Self:
+        """Return a new name with the next number."""
+        return cls(number + 1, secrets.token_hex(4))
+
+
+class NamedPlan(NamedTuple):
+    """The plan of an offset: its name, and the name of the snapshot at which its chain ends."""
+
+    plan: PlanName
+    base: PlanName
+
+    @classmethod
+    def of(cls, offset: Mapping[str, Any]) -> Self | None:
+        """The plan that an offset names; None if the offset contains the plan. Raises ValueError for a bad name."""
+        if offset.get("wallaroo") != NAMED_VERSION:
+            return None
+        return cls(PlanName.parse(str(offset.get("plan"))), PlanName.parse(str(offset.get("base"))))
+
+    def offset(self, receiver: str, message_ids: str = "increasing") -> dict[str, Any]:
+        """The offset that names this plan."""
+        kind = {"ids": message_ids} if message_ids == "opaque" else {}
+        return {
+            "wallaroo": NAMED_VERSION,
+            "receiver": receiver,
+            **kind,
+            "plan": str(self.plan),
+            "base": str(self.base),
+        }
+
+
+class Form(Enum):
+    """The form in which a plan is stored."""
+
+    INLINE = "in the offset"
+    SNAPSHOT = "in a file of all references"
+    CHANGES = "in a file of the changes against its parent"
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The chain of one plan: its two ends and its length."""
+
+    named: NamedPlan
+    """The names of the plan and of its base."""
+    links: int = 0
+    """Files of changes between the base and the plan."""
+    changes: int = 0
+    """Changed references in these files."""
+
+    def then(self, name: PlanName, changes: int) -> Chain:
+        """The chain with one more file of changes."""
+        return Chain(NamedPlan(name, self.named.base), self.links + 1, self.changes + changes)
+
+    def from_snapshot(self, at: Chain) -> Chain:
+        """The chain of the same plan with a newer base: the snapshot of an earlier plan, whose chain is ``at``."""
+        return Chain(
+            NamedPlan(self.named.plan, at.named.plan), self.links - at.links, max(0, self.changes - at.changes)
+        )
+
+
+def form_of(chain: Chain | None, *, small: bool) -> Form:
+    """The form of the next plan; ``chain`` is the chain of the plan before, None if an offset contains that plan."""
+    if small:
+        return Form.INLINE
+    if chain is None or chain.links >= LINKS_AT_MOST:
+        return Form.SNAPSHOT
+    return Form.CHANGES
+
+
+def snapshot_is_due(chain: Chain, streams: int, links: int = LINKS) -> bool:
+    """Whether this plan should get a snapshot: without it a restart would read many files, or many changes."""
+    return chain.links >= links or 2 * chain.changes > streams
+
+
+def not_needed(numbers: Iterable[int], oldest_base: int | None) -> list[int]:
+    """The numbers of the files that no offset needs any more, the oldest first.
+
+    ``oldest_base`` is the number of the base of the oldest offset that names a plan; None when no offset does.
+    """
+    return [] if oldest_base is None else sorted(number for number in numbers if number < oldest_base)
+
 
 FOLDER = "plans"
 _FORMAT = "1"
@@ -227,3 +355,99 @@ def _endings(metadata: dict[str, str], times: dict[str, dict[str, int | None]]) 
         before, since, token = metadata["leaving"].split()
         leaving = Leaving(int(before), int(since), token)
     return EndingChanges(int(metadata["at"]), times, leaving)
+
+
+log = one_line(logging.getLogger(__name__))
+
+_SECRET = ("key", "token", "secret", "password")
+
+
+def place_record(location: Location, spark: Any = None) -> str:
+    """The record of a checkpoint's location; empty if a source cannot use the location. Raises no error."""
+    try:
+        place = for_tasks(location, spark)
+        mark = SidecarFolder(location, spark=spark).mark()
+    except WallarooError as error:
+        log.warning("plans stand in the offsets, because sources cannot get the location of the checkpoint: %s", error)
+        return ""
+    uri = place.uri if isinstance(place, PortableLocation) else place
+    settings = place.settings if isinstance(place, PortableLocation) else {}
+    if "@" in uri.partition("://")[2].partition("/")[0] and not uri.startswith(("abfs:", "abfss:")):
+        log.warning("plans stand in the offsets, because the checkpoint's URI holds credentials")
+        return ""
+    if ":" not in uri:
+        uri = os.path.abspath(uri)
+    known = {name: value for name, value in settings.items() if not any(word in name.lower() for word in _SECRET)}
+    return json.dumps({"uri": uri, "settings": known, "mark": mark})
+
+
+def plans_at(record: str, receiver: str) -> PlanFiles | None:
+    """The plans of a receiver at the location in a record; None, with a warning, if this process cannot use it."""
+    if not record:
+        return None
+    try:
+        value = json.loads(record)
+        place = PortableLocation(str(value["uri"]), dict(value["settings"]))
+        found = SidecarFolder(place).read("identity")
+        if found is not None and found.decode() == value["mark"]:
+            return PlanFiles(place, receiver)
+        problem: object = "the record belongs to another machine's file system"
+    except (WallarooError, KeyError, TypeError, ValueError) as error:
+        problem = error
+    log.warning("plans stand in the offsets, because this source does not reach the checkpoint: %s", problem)
+    return None
+
+
+def local_checkpoint(record: str) -> str | None:
+    """The path of the checkpoint in a record on a disk of this machine; None on other file systems."""
+    value = json.loads(record)
+    opened = open_location(PortableLocation(str(value["uri"]), dict(value["settings"])))
+    return opened.root if opened.local and not is_mounted(opened.root) else None
+
+
+_KEPT = 6
+"""Plans in memory: the start and the end of a batch for each of the sources that a query has of one receiver."""
+# A choice: a plan's file may appear a moment late on a file system that is mounted.
+_retry = Retrying(
+    stop=stop_after_attempt(3), wait=wait_fixed(0.1), retry=retry_if_exception_type(CheckpointError), reraise=True
+)
+
+
+class PlanReader:
+    """Keeps the last plans in memory. If a plan's parent is in memory, only its changes are read. For one thread."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[PlanName, tuple[VersionedReferences, Chain]] = OrderedDict()
+
+    def known(self, name: PlanName) -> tuple[VersionedReferences, Chain] | None:
+        """The references of a plan in memory, with its chain; None if it is not in memory."""
+        found = self._known.get(name)
+        if found is not None:
+            self._known.move_to_end(name)
+        return found
+
+    def remember(self, references: VersionedReferences, chain: Chain) -> None:
+        """Keep a plan in memory, and forget the plan that was used least recently."""
+        self._known[chain.named.plan] = references, chain
+        self._known.move_to_end(chain.named.plan)
+        while len(self._known) > _KEPT:
+            self._known.popitem(last=False)
+
+    def read(self, named: NamedPlan, store: PlanStore) -> tuple[VersionedReferences, Chain]:
+        """The references of a plan, with its chain. Raises :class:`CheckpointError` when its files do not exist."""
+        behind: list[tuple[PlanName, Changes, EndingChanges | None]] = []
+        at = named.plan
+        while (found := self.known(at)) is None and at != named.base:
+            parent, changes, endings = _retry(store.read_changes, at)
+            behind.append((at, changes, endings))
+            at = parent
+        if found is None:
+            snapshot = _retry(store.read_snapshot, named.base)
+            found = VersionedReferences.of(snapshot), Chain(NamedPlan(named.base, named.base))
+            self.remember(*found)
+        references, chain = found
+        for name, changes, endings in reversed(behind):
+            references = references.with_changes(changes).with_endings(endings)
+            chain = chain.then(name, sum(map(len, changes.values())))
+            self.remember(references, chain)
+        return references, replace(chain, named=named)

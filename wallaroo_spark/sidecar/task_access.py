@@ -1,16 +1,22 @@
-"""Checks in advance that Spark's tasks can read and write the files beside a checkpoint."""
+"""Checks in advance that Spark's tasks can read and write the files beside a checkpoint.
+
+Writes record batches of one schema to a binary stream, in Arrow's IPC formats.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from wallaroo_spark.errors import CheckpointError, ConfigurationError, WallarooError
+from wallaroo_spark.extras import command
+from wallaroo_spark.runtime.job_errors import in_short
+from wallaroo_spark.runtime.spark_checks import classic_context, on_one_machine
 from wallaroo_spark.sidecar.folder import SidecarFolder
-from wallaroo_spark.slots.job_errors import in_short
-from wallaroo_spark.slots.spark_checks import classic_context, on_one_machine
 from wallaroo_spark.storage.locations import Location, for_tasks
 
 if TYPE_CHECKING:
@@ -18,7 +24,7 @@ if TYPE_CHECKING:
 
 FOLDER = "probes"
 _WAYS_OUT = {
-    "hdfs": "install hdfs-native for the executors' Python: pip install 'wallaroo-spark[hdfs]'",
+    "hdfs": f"install hdfs-native for the executors' Python: {command(['hdfs'])}",
     "s3": "give the executors' machines credentials, or set spark.hadoop.fs.s3a.access.key and .secret.key",
     "file": "give a location that all machines share, because the driver and each executor have a disk of their own",
 }
@@ -79,3 +85,38 @@ def _probe(location: Location, by_driver: str, by_task: str) -> Any:
         yield pa.RecordBatch.from_pydict({"problem": [problem]})
 
     return probe
+
+
+def write_arrow(
+    stream: Any,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    schema: pa.Schema | None = None,
+    compression: str | None = None,
+    random_access: bool = False,
+) -> int:
+    """Write batches in Arrow's streaming format, or with ``random_access`` in its file format; return the row count.
+
+    ``schema`` is by default that of the first batch; with neither a schema nor a batch, no byte is written.
+    ``compression`` is ``lz4``, ``zstd`` or None. Errors of the stream and of ``batches`` are passed on.
+    """
+    new = pa.ipc.new_file if random_access else pa.ipc.new_stream
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    writer = None if schema is None else new(stream, schema, options=options)
+    rows = 0
+    for batch in batches:
+        if writer is None:
+            writer = new(stream, batch.schema, options=options)
+        writer.write_batch(batch)
+        rows += batch.num_rows
+    if writer is not None:
+        writer.close()
+    return rows
+
+
+def as_arrow_stream(batch: pa.RecordBatch) -> bytes:
+    """Return one batch as the bytes of an Arrow IPC stream, its schema included."""
+    sink = pa.BufferOutputStream()
+    write_arrow(sink, [batch])
+    data: bytes = sink.getvalue().to_pybytes()
+    return data

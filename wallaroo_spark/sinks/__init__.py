@@ -1,15 +1,14 @@
 """Transactional sinks: each batch of a query is written once, also when Spark runs the batch several times.
 
-``connector``, ``files``, ``kafka``, ``postgres`` and ``redis`` each make a writer for ``foreachBatch``. Each loads on
-first use, and raises :class:`ConfigurationError` when its client package is not installed.
+``connector``, ``files``, ``kafka``, ``postgres``, ``redis`` and ``stream`` each make a writer for ``foreachBatch``.
+Each loads on first use, and raises :class:`PackageMissingError` when its client package is not installed.
 Source: ``docs/protocol.md#sinks`` and ``docs/sinks.md``.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.lazy_names import lazy_names
 from wallaroo_spark.sinks.interface import Prepared, Sink, Transaction
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from wallaroo_spark.sinks.stores.kafka import kafka
     from wallaroo_spark.sinks.stores.postgres import postgres
     from wallaroo_spark.sinks.stores.redis import redis
+    from wallaroo_spark.sinks.stores.stream import stream
     from wallaroo_spark.sinks.writer import BatchWriter, transactional
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "kafka",
     "postgres",
     "redis",
+    "stream",
     "transactional",
 ]
 
@@ -41,24 +42,10 @@ _HOMES = {
     "kafka": "wallaroo_spark.sinks.stores.kafka",
     "postgres": "wallaroo_spark.sinks.stores.postgres",
     "redis": "wallaroo_spark.sinks.stores.redis",
+    "stream": "wallaroo_spark.sinks.stores.stream",
     "transactional": "wallaroo_spark.sinks.writer",
 }
 
-# The extra of this package that installs the sink's client.
-_EXTRAS = {"kafka": "kafka", "postgres": "postgres", "redis": "registry"}
+_NEEDS = {"kafka": ("kafka",), "postgres": ("postgres",), "redis": ("registry",)}
 
-
-_load, __dir__ = lazy_names(__name__, _HOMES)
-
-
-def __getattr__(name: str) -> Any:
-    try:
-        return _load(name)
-    except ModuleNotFoundError as error:
-        if name not in _EXTRAS:
-            raise
-        raise ConfigurationError(
-            f"sinks.{name} needs {error.name}, which is not installed; pip install 'wallaroo-spark[{_EXTRAS[name]}]'",
-            code="package-missing",
-            missing=error.name,
-        ) from error
+__getattr__, __dir__ = lazy_names(__name__, _HOMES, _NEEDS)

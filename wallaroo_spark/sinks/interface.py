@@ -43,7 +43,6 @@ class Transaction:
     """The identity of the rows that one attempt of a task, for one partition of one batch, sends to a sink."""
 
     sink: str
-    """Name of the sink."""
     batch: int
     """Spark's batch id."""
     partition: int
@@ -83,7 +82,6 @@ class Prepared:
     """A sink's vote to commit a transaction, with the values that its commit needs."""
 
     transaction: Transaction
-    """The prepared transaction."""
     rows: int
     """The number of its rows."""
     detail: Mapping[str, Any] = field(default_factory=dict)

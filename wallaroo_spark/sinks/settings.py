@@ -5,6 +5,7 @@ Parameters, docstrings, checks and the tables in ``docs/sinks.md`` come from it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -18,6 +19,8 @@ AUTO, TWO_PHASE, IDEMPOTENT = MODES = ("auto", "two-phase", "idempotent")
 """Modes in which ``sinks.postgres`` prepares rows."""
 ENCODINGS = ("value", "json")
 """Encodings of a row in ``sinks.connector``."""
+EVENT_FORMATS = ("columns", "cloudevents")
+"""Formats of the rows of ``sinks.stream``."""
 STARTS = ("log", "sink")
 """Starting points of an output of ``sinks.connector`` that the decision log does not know."""
 KAFKA_OPTIONS_OF_OURS = (
@@ -159,6 +162,76 @@ class RedisSettings(SinkSettings):
                 f"sink {self.name}: give either stream= or list=, the key in Redis that takes the rows",
                 code="options-conflict",
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamSettings:
+    """The settings of ``sinks.stream``."""
+
+    application: str = field(
+        kw_only=False,
+        metadata=row(Kind.TEXT, "Folder of the application of durable streams. Every executor must reach it."),
+    )
+    stream: str = field(kw_only=False, metadata=row(Kind.TEXT, "Stream that takes the events, as namespace/name."))
+    checkpoint: str = field(metadata=row(Kind.TEXT, _CHECKPOINT))
+    name: str = setting(
+        "",
+        Kind.TEXT,
+        "Name of this sink, which no other query may use in the application. Empty: namespace.name of the stream.",
+    )
+    format: str = setting(
+        "columns",
+        Kind.TEXT,
+        "Where the event of a row stands: columns is an attribute in each column and the payload in `data` or `value`; "
+        "cloudevents is an event in the JSON format of CloudEvents in `data` or `value`.",
+        choices=EVENT_FORMATS,
+    )
+    type: str = setting("", Kind.TEXT, "Type of events that have none of their own.")
+    source: str = setting(
+        "",
+        Kind.TEXT,
+        "Source of events that have none of their own, and are no message of a receiver. Empty: /sinks/ and the name.",
+    )
+    datacontenttype: str = setting(
+        "",
+        Kind.TEXT,
+        "Content type of payloads in columns that have none of their own. Empty: none for binary, and text/plain for "
+        "all others.",
+    )
+    dead_letters: str = setting(
+        "",
+        Kind.TEXT,
+        "Stream for the payloads of rows that no event can be made of, each with the reason. Empty: such a row fails "
+        "its batch, and the query.",
+    )
+    timeout: float = setting(
+        60.0,
+        Kind.SECONDS,
+        "Longest wait of a batch for an application that is behind; then the query fails.",
+        minimum=0,
+    )
+    max_unread: int = setting(
+        256 << 20,
+        Kind.BYTES,
+        "Bytes of earlier batches that the application has not read, beyond which a batch waits.",
+        minimum=0,
+    )
+
+    def __post_init__(self) -> None:
+        checked_name(self.known_as)
+        check_all(self, f"sink {self.known_as}: ")
+        for stream in filter(None, (self.stream, self.dead_letters)):
+            if not re.fullmatch("[^/]+/[^/]+", stream):
+                raise ConfigurationError(
+                    f"sink {self.known_as}: {stream!r} is no name of a stream; give namespace/name",
+                    code="name-invalid",
+                    name=stream,
+                )
+
+    @property
+    def known_as(self) -> str:
+        """The name of the sink."""
+        return self.name or str(self.stream).replace("/", ".", 1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.errors import SinkError, one_line
+from wallaroo_spark.runtime.spark_checks import classic_context
 from wallaroo_spark.sidecar.task_access import require_reach
 from wallaroo_spark.sinks.interface import Sink, checked_name
 from wallaroo_spark.sinks.two_phase.coordinator import Coordinator
 from wallaroo_spark.sinks.two_phase.decision_log import DecisionLog
 from wallaroo_spark.sinks.two_phase.vote import Vote, vote
-from wallaroo_spark.slots.spark_checks import classic_context
 from wallaroo_spark.storage.locations import session
 
 if TYPE_CHECKING:

@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from wallaroo_spark.errors import one_line
-from wallaroo_spark.reference_versions import changed
-from wallaroo_spark.references import Reference, References
+from wallaroo_spark.references import Reference, References, changed
 
 try:
     import fcntl

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from wallaroo_spark.columnar import ROW_DDL, ROW_SCHEMA
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.options import Options, is_reference, table
-from wallaroo_spark.slots.data_sources import registered
+from wallaroo_spark.runtime.data_sources import registered
 from wallaroo_spark.source.reader import WallarooStreamReader
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _register(spark: SparkSession, receiver: str, secrets: Secrets) -> str:
     """Returns the format's name in this session."""
     _secrets[receiver] = secrets
     known = dict(_secrets)
-    return registered(spark, WallarooDataSource.name(), lambda name: _source_with(known, name))
+    return registered(spark, WallarooDataSource.name(), known, _source_with)
 
 
 def _source_with(

@@ -3,12 +3,17 @@
 Spark calls ``latestOffset`` about 80 times a second, so the answer comes from here. The registry is needed only to find
 a worker for the first time; a worker that is known is also asked while the registry is away.
 Source: ``docs/spark.md``; ``docs/architecture.md#rules``, rule 4.
+
+What a process of the source keeps between batches: its clients of workers, and a garbage collector that skips the
+objects of its modules.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -18,10 +23,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from wallaroo_spark.errors import TransportError, one_line
+from wallaroo_spark.inner.calls import PlanAnswer, PlanQuestion, Starts
 from wallaroo_spark.inner.client import Trust, WorkerClient
-from wallaroo_spark.inner.plan_call import PlanAnswer, PlanQuestion, Starts
-from wallaroo_spark.reference_versions import reference_of
-from wallaroo_spark.references import Reference, References, StreamKey
+from wallaroo_spark.references import Reference, References, StreamKey, reference_of
 from wallaroo_spark.registry import FleetDiscovery, Lease, Registry
 from wallaroo_spark.source.planner import Inquiry, Limits, NextCall, Plan, SlotNews, Uncommitted
 
@@ -275,3 +279,77 @@ def _differing(start: References, held: Starts) -> dict[StreamKey, Reference | N
         for key, committed in held.items()
         if (here := reference_of(start, key)) != committed or isinstance(here, str)
     }
+
+
+KEPT_SECONDS = 5.0
+"""How long a connection may have been idle when a task takes it over.
+
+A choice: a busy query begins its next batch sooner. A firewall may have dropped a connection that was idle for minutes,
+and a read on such a connection would wait in vain.
+"""
+
+_Key = tuple[str, str, Trust | None]
+
+
+class KeptClients:
+    """Clients that no task uses, by worker address, token and trust. Several threads may use it at the same time.
+
+    When a process closes its last client, gRPC ends its threads (about ten), and the next client starts them again.
+    """
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._idle: dict[_Key, tuple[WorkerClient, float]] = {}
+
+    def take(self, address: str, token: str, trust: Trust | None) -> WorkerClient:
+        """A client for one task alone: an idle one if there is one, otherwise a new one."""
+        with self._guard:
+            found = self._idle.pop((address, token, trust), None)
+            stale = self._stale()
+        if found is not None and time.monotonic() - found[1] > KEPT_SECONDS:
+            stale.append(found[0])
+            found = None
+        taken = found[0] if found is not None else WorkerClient(address, token, trust=trust)
+        for client in stale:
+            client.close()
+        return taken
+
+    def keep(self, client: WorkerClient, token: str, trust: Trust | None) -> None:
+        """Take back a client whose calls have all ended."""
+        with self._guard:
+            replaced = self._idle.pop((client.address, token, trust), None)
+            self._idle[client.address, token, trust] = (client, time.monotonic())
+        if replaced is not None:
+            replaced[0].close()
+
+    def _stale(self) -> list[WorkerClient]:
+        """Remove and return the clients that have been idle for too long."""
+        oldest = time.monotonic() - KEPT_SECONDS
+        old = [key for key, (_, since) in self._idle.items() if since < oldest]
+        return [self._idle.pop(key)[0] for key in old]
+
+
+KEPT = KeptClients()
+"""The kept clients of this process."""
+
+
+class LoadedCode:
+    """The objects that modules have made when they were loaded. They live as long as the process."""
+
+    def __init__(self) -> None:
+        self._modules = 0
+
+    def set_aside(self) -> None:
+        """Exclude all objects that exist now from garbage collection. Does nothing while no more modules are loaded.
+
+        After each task, PySpark's daemon runs a full collection in the task's process before the process takes the next
+        task. That collection visits each object of each module that Spark, Arrow and this package have loaded, and
+        frees hardly any of them.
+        """
+        if len(sys.modules) != self._modules:
+            self._modules = len(sys.modules)
+            gc.freeze()
+
+
+LOADED_CODE = LoadedCode()
+"""The loaded code of this process."""

@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from wallaroo_spark.reference_versions import endings_of, plain, with_endings
-from wallaroo_spark.references import References
+from wallaroo_spark.references import References, endings_of, plain, with_endings
 
 OFFSET_VERSION = 1
 

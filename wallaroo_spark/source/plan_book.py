@@ -14,19 +14,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from wallaroo_spark.errors import CheckpointError, WallarooError, one_line
-from wallaroo_spark.reference_versions import VersionedReferences
-from wallaroo_spark.references import Changes, EndingChanges, Reference
-from wallaroo_spark.sidecar import plan_names
-from wallaroo_spark.sidecar.plan_files import PlanStore
-from wallaroo_spark.sidecar.plan_names import (
+from wallaroo_spark.references import Changes, EndingChanges, Reference, VersionedReferences
+from wallaroo_spark.sidecar import plan_files
+from wallaroo_spark.sidecar.plan_files import (
     Chain,
     Form,
     NamedPlan,
     PlanName,
+    PlanReader,
+    PlanStore,
     form_of,
     snapshot_is_due,
 )
-from wallaroo_spark.sidecar.plan_reader import PlanReader
 from wallaroo_spark.source.offsets import offset, references_of
 from wallaroo_spark.steps import Step, passed
 
@@ -60,7 +59,7 @@ class PlanBook:
         self._receiver = receiver
         self._message_ids = message_ids
         self._store = store
-        self._inline_bytes = plan_names.INLINE_BYTES if inline_bytes is None else inline_bytes
+        self._inline_bytes = plan_files.INLINE_BYTES if inline_bytes is None else inline_bytes
         self._beside = beside
         self._named = PlanReader()
         self._inline: deque[tuple[Offset, VersionedReferences]] = deque(maxlen=3)

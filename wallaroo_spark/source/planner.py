@@ -15,9 +15,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from wallaroo_spark.inner.plan_call import PlanAnswer, PlanQuestion, Starts, StreamOffer
-from wallaroo_spark.reference_versions import endings_of, reference_of
-from wallaroo_spark.references import PlannedRange, Reference, References, StreamKey, slot_of_ephemeral
+from wallaroo_spark import references
+from wallaroo_spark.inner.calls import PlanAnswer, PlanQuestion, Starts, StreamOffer
 
 MOST_ROUNDS = 5
 """Most rounds of questions for one plan. A choice.
@@ -43,21 +42,21 @@ class Limits:
 class Plan:
     """The ends, the size and the slots of a batch that could be read."""
 
-    ends: dict[str, dict[str, Reference]]
+    ends: dict[str, dict[str, references.Reference]]
     """The reference of each stream's last message in the batch, by scope and then by stream id as decimal text."""
     rows: int
     """Rows that the batch would read."""
     bytes: int
     """Bytes that the batch would read, as the workers count them in their buffers."""
-    holders: dict[StreamKey, int]
+    holders: dict[references.StreamKey, int]
     """The slot whose worker has the stream's rows, by stream."""
     complete: bool = True
     """Whether the plan has every stream in which a worker has something to read."""
-    ended: Mapping[StreamKey, Reference] = field(default_factory=dict)
+    ended: Mapping[references.StreamKey, references.Reference] = field(default_factory=dict)
     """Streams that end at this reference, as workers say."""
     leaving: Mapping[int, str] = field(default_factory=dict)
     """The token of the leaving streams that each worker knows, by slot."""
-    wanted: frozenset[StreamKey] = frozenset()
+    wanted: frozenset[references.StreamKey] = frozenset()
     """Leaving streams that some worker needs."""
 
     @property
@@ -66,14 +65,14 @@ class Plan:
         return not self.ends
 
 
-def combine(offers: Mapping[int, Mapping[StreamKey, StreamOffer]], *, complete: bool = True) -> Plan:
+def combine(offers: Mapping[int, Mapping[references.StreamKey, StreamOffer]], *, complete: bool = True) -> Plan:
     """The offers of all slots as one plan. If two slots offer the same stream, the plan has the greater end.
 
     That happens while a stream moves to another slot. A range consists of message ids, so either slot reads the right
     messages.
     """
-    ends: dict[str, dict[str, Reference]] = {}
-    holders: dict[StreamKey, int] = {}
+    ends: dict[str, dict[str, references.Reference]] = {}
+    holders: dict[references.StreamKey, int] = {}
     rows = size = 0
     for slot in sorted(offers):
         for key, offer in offers[slot].items():
@@ -87,7 +86,7 @@ def combine(offers: Mapping[int, Mapping[StreamKey, StreamOffer]], *, complete: 
     return Plan(ends, rows, size, holders, complete)
 
 
-def _further(end: Reference, other: Reference) -> bool:
+def _further(end: references.Reference, other: references.Reference) -> bool:
     return isinstance(end, int) and isinstance(other, int) and end > other
 
 
@@ -116,12 +115,14 @@ def _share(limit: int | None, part: int, whole: int) -> int:
     return max(1, limit * part // max(1, whole))
 
 
-def slot_of(planned: PlannedRange, holders: Mapping[StreamKey, int], assigned: Mapping[str, int]) -> int:
+def slot_of(
+    planned: references.PlannedRange, holders: Mapping[references.StreamKey, int], assigned: Mapping[str, int]
+) -> int:
     """The slot to ask first for a range: the one that offered the stream, the one in the reference, or a guess."""
     known = holders.get(planned.key)
     if known is not None:
         return known
-    ephemeral = slot_of_ephemeral(planned.end)
+    ephemeral = references.slot_of_ephemeral(planned.end)
     return assigned.get(planned.key.scope, 0) if ephemeral is None else ephemeral
 
 
@@ -133,9 +134,9 @@ class Uncommitted:
     """
 
     def __init__(self) -> None:
-        self._streams: dict[int, tuple[StreamKey, ...]] = {}
+        self._streams: dict[int, tuple[references.StreamKey, ...]] = {}
 
-    def of(self, slot: int) -> Collection[StreamKey]:
+    def of(self, slot: int) -> Collection[references.StreamKey]:
         """The streams whose start a question to this slot's worker names."""
         return self._streams.get(slot, ())
 
@@ -154,9 +155,11 @@ class Inquiry:
     ``MOST_ROUNDS`` rounds is left to a later plan, and :attr:`Plan.complete` is false.
     """
 
-    def __init__(self, slots: Iterable[int], start: References, limits: Limits, uncommitted: Uncommitted) -> None:
+    def __init__(
+        self, slots: Iterable[int], start: references.References, limits: Limits, uncommitted: Uncommitted
+    ) -> None:
         self._start = start
-        endings = endings_of(start)
+        endings = references.endings_of(start)
         self._behind = 0 if endings is None else endings.at
         self._limits = limits
         self._uncommitted = uncommitted
@@ -201,11 +204,11 @@ class Inquiry:
         self._asked.update(questions)
         self.questions = questions
 
-    def _question(self, keys: Iterable[StreamKey]) -> PlanQuestion:
+    def _question(self, keys: Iterable[references.StreamKey]) -> PlanQuestion:
         return PlanQuestion(self._starts(keys), self._limits.max_rows, self._limits.max_bytes, self._behind)
 
-    def _starts(self, keys: Iterable[StreamKey]) -> dict[StreamKey, Reference | None]:
-        return {key: reference_of(self._start, key) for key in keys}
+    def _starts(self, keys: Iterable[references.StreamKey]) -> dict[references.StreamKey, references.Reference | None]:
+        return {key: references.reference_of(self._start, key) for key in keys}
 
     def _compare(self, told: Starts, answer: PlanAnswer) -> Starts:
         """The streams for which a worker has assumed another start than the batch's, or could assume none."""
@@ -214,7 +217,7 @@ class Inquiry:
         differing = {
             key: here
             for key, offer in answer.offers.items()
-            if key not in told and (here := reference_of(self._start, key)) != offer.start
+            if key not in told and (here := references.reference_of(self._start, key)) != offer.start
         }
         return differing | self._starts(key for key in answer.unknown if key not in told)
 

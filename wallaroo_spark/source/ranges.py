@@ -17,9 +17,9 @@ from wallaroo_spark.errors import ReplayError, TransportError, one_line
 from wallaroo_spark.inner.client import SILENCE_SECONDS, Trust, WorkerClient
 from wallaroo_spark.references import PlannedRange
 from wallaroo_spark.registry import FleetDiscovery, Lease, Registry
-from wallaroo_spark.source.kept_clients import KEPT
+from wallaroo_spark.runtime.logs import LogSettings
+from wallaroo_spark.source.fleet_view import KEPT
 from wallaroo_spark.steps import Step, passed
-from wallaroo_spark.telemetry.logs import LogSettings
 
 log = one_line(logging.getLogger("wallaroo_spark.source"))
 
@@ -46,7 +46,6 @@ class RangePartition(InputPartition):
     addresses: dict[int, str]
     """Addresses of the workers' inner ports by slot, as the driver knew them when it planned the batch."""
     receiver: str
-    """The receiver's name."""
     registry: str = field(repr=False)
     """URL of the registry's Redis, with the secrets resolved; the task asks it when a worker does not answer."""
     token: str = field(repr=False)

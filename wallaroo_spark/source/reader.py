@@ -24,24 +24,22 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from wallaroo_spark.errors import ConfigurationError, TransportError, one_line
+from wallaroo_spark.checkpoint.power_loss import begin_batch
+from wallaroo_spark.errors import CheckpointError, ConfigurationError, TransportError, one_line
 from wallaroo_spark.inner.client import Trust
 from wallaroo_spark.options import Options, resolve_secret
-from wallaroo_spark.reference_versions import ranges
-from wallaroo_spark.references import PlannedRange, Reference, References, StreamKey, slot_of_ephemeral
+from wallaroo_spark.references import PlannedRange, Reference, References, StreamKey, ranges, slot_of_ephemeral
 from wallaroo_spark.registry import NO_QUERY, QUERY_STARTS, Registry
+from wallaroo_spark.runtime.logs import LogSettings, least_level, log_to_stderr, secrets_of
 from wallaroo_spark.sidecar.forgetting import Decision, Forgetting, PlanClock, dwell_seconds, merged
-from wallaroo_spark.sidecar.plan_files import PlanStore
-from wallaroo_spark.sidecar.plan_place import plans_at
+from wallaroo_spark.sidecar.plan_files import PlanStore, local_checkpoint, plans_at
 from wallaroo_spark.source.agreement import Agreement, followed
 from wallaroo_spark.source.available_now import AvailableNow
-from wallaroo_spark.source.collector import LOADED_CODE
-from wallaroo_spark.source.fleet_view import FleetView
+from wallaroo_spark.source.fleet_view import LOADED_CODE, FleetView
 from wallaroo_spark.source.plan_book import RETRY_SECONDS, PlanBook
 from wallaroo_spark.source.planner import Limits, NothingToRead, Plan, slot_of
 from wallaroo_spark.source.ranges import RangePartition, read_ranges
 from wallaroo_spark.steps import Step, passed
-from wallaroo_spark.telemetry.logs import LogSettings, least_level, log_to_stderr, secrets_of
 
 log = one_line(logging.getLogger("wallaroo_spark.source"))
 
@@ -346,6 +344,8 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._refuse_without_query()
         self._last = end
         self._await_place(start, end)
+        if self.options.fsync:
+            self._await_synced()
         planned = ranges(self._book.references(start), self._book.references(end))
         self._checked, first = True, not self._checked
         if not planned:
@@ -370,6 +370,22 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         until = time.monotonic() + self.options.replay_timeout
         while not all(map(self._book.knows, offsets)) and time.monotonic() < until:
             self._fleet.wait(self._fleet.stamp, _LOOK_SECONDS)
+
+    def _await_synced(self) -> None:
+        """Wait until the planned offsets and the batch before are on the disk; see :func:`begin_batch`."""
+        until = time.monotonic() + self.options.replay_timeout
+        while not self._fleet.checkpoint:
+            if time.monotonic() >= until:
+                raise CheckpointError(
+                    f"the option fsync needs the location of the checkpoint, and the registry has not told it for "
+                    f"{self.options.replay_timeout:g} s; check that Redis is reachable and that the query was started "
+                    "with receiver.start_query",
+                    code="sync-late",
+                )
+            self._fleet.wait(self._fleet.stamp, _LOOK_SECONDS)
+        folder = local_checkpoint(self._fleet.checkpoint)
+        if folder is not None:
+            begin_batch(folder, self.options.replay_timeout)
 
     def _dissolved(self, to: Reference) -> bool:
         """Whether an ephemeral range belongs to a slot that the fleet no longer has. No worker can report its loss."""

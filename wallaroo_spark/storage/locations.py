@@ -1,4 +1,10 @@
-"""Resolves locations (paths and URIs) as Spark does, and opens their file systems.
+"""Whether a lock on a local path excludes other machines too, by the table of mounts. Linux only.
+
+HDFS without Java: the package hdfs-native as a file system of ``pyarrow.fs``, if it is installed.
+
+Source: ``docs/decisions/checkpoint-through-hadoop.md``.
+
+Resolves locations (paths and URIs) as Spark does, and opens their file systems.
 
 Source: ``docs/decisions/checkpoint-through-hadoop.md``.
 """
@@ -7,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import os
 import re
@@ -20,7 +27,101 @@ from pyarrow import fs
 
 from wallaroo_spark.errors import ConfigurationError, one_line
 from wallaroo_spark.storage.hadoop import Hadoop, UnknownSchemeError
-from wallaroo_spark.storage.native_hdfs import native_hdfs
+
+TABLE = "/proc/self/mountinfo"
+_LOCKS_OF_ONE_MACHINE = re.compile(r"fuse(\..*)?|9p|virtiofs|vboxsf|prl_fs|vmhgfs")
+"""File systems that show the files of another machine and grant a lock to each machine: most FUSE programs, among them
+those that mount buckets and sshfs, and folders of a host in its virtual machines and containers."""
+_LOCKS_OF_ALL = re.compile(
+    r"fuse\.(glusterfs|ceph|ceph-fuse|juicefs|moosefs|lxcfs|fuse-overlayfs|mergerfs|encfs|gocryptfs)"
+)
+"""FUSE programs with locks of their own server, or over a disk of this machine."""
+_NETWORK = {"nfs": ("nolock", "local_lock=flock", "local_lock=all"), "nfs4": (), "cifs": ("nobrl",), "smb3": ("nobrl",)}
+"""Network file systems that send locks to the server, with the options that switch that off."""
+
+
+class Mount(NamedTuple):
+    """A mounted file system."""
+
+    folder: str
+    """Where it is mounted."""
+    kind: str
+    """Its type, such as ``ext4`` or ``fuse.s3fs``."""
+    options: tuple[str, ...]
+
+    @property
+    def locks_are_local(self) -> bool:
+        """Whether it grants a lock to each machine that mounts it."""
+        if self.kind in _NETWORK:
+            return not set(self.options).isdisjoint(_NETWORK[self.kind])
+        return bool(_LOCKS_OF_ONE_MACHINE.fullmatch(self.kind)) and not _LOCKS_OF_ALL.fullmatch(self.kind)
+
+
+def mount_in(table: str, path: str) -> Mount | None:
+    """The mount of an absolute path without symbolic links, by the text of a table; None if the table has none."""
+    found: Mount | None = None
+    for line in table.splitlines():
+        left, _, right = line.partition(" - ")
+        fields, more = left.split(" "), right.split(" ")
+        if len(fields) < 6 or len(more) < 3:
+            continue
+        folder = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[4])
+        # Of two mounts at one place the later one is seen.
+        if is_within(path, folder) and (found is None or len(folder) >= len(found.folder)):
+            found = Mount(folder, more[0], (*fields[5].split(","), *more[2].split(",")))
+    return found
+
+
+def is_within(path: str, folder: str) -> bool:
+    """Whether a path is a folder or below it."""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def locks_are_local(path: str) -> bool:
+    """Whether a lock on a file of a folder is known to exclude programs of this machine only."""
+    try:
+        with open(TABLE, encoding="utf-8", errors="surrogateescape") as file:
+            mount = mount_in(file.read(), os.path.realpath(path))
+    except OSError:
+        return False
+    return mount is not None and mount.locks_are_local
+
+
+def native_hdfs(host: str, port: int | None, settings: dict[str, Any]) -> Any:
+    """Return a file system of ``pyarrow.fs`` for HDFS; None if the package hdfs-native is not installed.
+
+    ``host`` is a name node, or a name service that ``settings`` (Hadoop's own names and values) define. Errors of the
+    name node are raised as OSError.
+    """
+    try:
+        from hdfs_native.fsspec import HdfsFileSystem
+    except ImportError:
+        return None
+    filesystem: Any = HdfsFileSystem(host, port, **settings)
+    filesystem.client = Translated(filesystem.client)
+    return fs.PyFileSystem(fs.FSSpecHandler(filesystem))
+
+
+class Translated:
+    """A wrapper of an object of hdfs-native that raises its RuntimeErrors as OSErrors, as other file systems do."""
+
+    def __init__(self, part: Any) -> None:
+        self._part = part
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._part, name)
+        return functools.partial(self._call, name, value) if callable(value) else value
+
+    def _call(self, name: str, method: Any, *values: Any, **named: Any) -> Any:
+        try:
+            answer = method(*values, **named)
+            if name == "list_status":
+                return list(answer)
+        except RuntimeError as error:
+            # The text contains Java's stack trace, with line breaks or with "\n" as two characters.
+            raise OSError(str(error).partition("\n")[0].partition("\\n")[0]) from error
+        return Translated(answer) if name in ("read", "create") and hasattr(answer, "close") else answer
+
 
 log = one_line(logging.getLogger(__name__))
 
@@ -41,7 +142,6 @@ class PortableLocation:
     """A location for processes without a JVM gateway, such as Spark's tasks."""
 
     uri: str
-    """The whole URI."""
     settings: dict[str, Any] = field(default_factory=dict, repr=False)
     """Arguments with which the file system is opened; they may contain secrets."""
 

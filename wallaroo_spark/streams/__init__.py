@@ -16,4 +16,4 @@ __all__ = ["follow_stream", "read_history", "read_instances", "read_stream"]
 
 _HOMES = dict.fromkeys(__all__, "wallaroo_spark.streams.tables.dataframes")
 
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES, dict.fromkeys(__all__, ("spark", "pipelines")))

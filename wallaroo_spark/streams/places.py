@@ -6,6 +6,8 @@
                        batches/          outputs of batches, until they are moved into tables and read by gateways
                        tables/           how far batches were moved into tables
                        status/           the newest snapshot of the running application, and its figures so far
+                       failed/           notes of rows at which a task has failed
+                       set_aside/        those that an operator has set aside
              checkpoint/                 Spark's checkpoint of the query
              streams/<namespace>/<name>/partition=<p>/…    the tables of streams, as Parquet
              history/                    the history of instances, as Parquet
@@ -27,6 +29,8 @@ BATCHES = "batches"
 TABLES = "tables"
 STATUS = "status"
 TOKENS = "tokens"
+FAILED = "failed"
+SET_ASIDE = "set_aside"
 
 
 def checkpoint_of(folder: str) -> str:

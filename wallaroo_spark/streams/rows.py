@@ -61,6 +61,7 @@ class HistoryKind(StrEnum):
 
     BEGAN = "began"
     OUTPUT = "output"
+    NACKED = "nacked"
     POINTER = "pointer"
     ENDED = "ended"
     SKIPPED = "skipped"
@@ -83,10 +84,13 @@ HISTORY = pa.schema(
         pa.field("offsets", pa.list_(pa.int64())),
         pa.field("outcome", pa.string()),
         pa.field("reason", pa.string()),
+        pa.field("birth", pa.int64()),
+        pa.field("attempts", pa.int32()),
     ]
 )
-"""One step of an instance. ``at`` is the time of the batch. In a row ``skipped``, ``instance`` is the first skipped
-offset, and ``offsets`` has the first and the last one."""
+"""One step of an instance. ``at`` is the time of the batch. ``birth`` is the version of the schema with which the
+pipeline was declared first: one that is deleted and declared anew has instances of the same numbers. In a row
+``skipped``, ``instance`` is the first skipped offset, and ``offsets`` has the first and the last one."""
 
 OUTBOX = pa.schema([pa.field("instruction", pa.binary(), nullable=False), pa.field("records", pa.binary())])
 """One message for a gateway, in order for each key.

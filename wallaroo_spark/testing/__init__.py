@@ -15,10 +15,9 @@ from wallaroo_spark.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from wallaroo_spark.testing.fake_application import FakeApplication, PipelineInstance
-    from wallaroo_spark.testing.fake_worker import FakeWorker
+    from wallaroo_spark.testing.fake_worker import FakeWorker, rows, rows_schema
     from wallaroo_spark.testing.function_runs import FunctionResult, run_function
     from wallaroo_spark.testing.local import LocalReceiver
-    from wallaroo_spark.testing.sent_rows import rows, rows_schema
     from wallaroo_spark.wiretap.proxy import Proxy, Trouble
 
 __all__ = [
@@ -43,8 +42,15 @@ _HOMES = {
     "LocalReceiver": "wallaroo_spark.testing.local",
     "Proxy": "wallaroo_spark.wiretap.proxy",
     "Trouble": "wallaroo_spark.wiretap.proxy",
-    "rows": "wallaroo_spark.testing.sent_rows",
-    "rows_schema": "wallaroo_spark.testing.sent_rows",
+    "rows": "wallaroo_spark.testing.fake_worker",
+    "rows_schema": "wallaroo_spark.testing.fake_worker",
 }
 
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+_NEEDS = {
+    **dict.fromkeys(("FakeApplication", "PipelineInstance"), ("pipelines", "cli")),
+    **dict.fromkeys(("FunctionResult", "run_function"), ("pipelines",)),
+    **dict.fromkeys(("LocalReceiver", "rows"), ("spark", "embedded")),
+    **dict.fromkeys(("FakeWorker", "rows_schema"), ("worker",)),
+}
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES, _NEEDS)

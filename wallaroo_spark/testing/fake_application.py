@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from wallaroo_spark.client import Client, Event, StageFunction
-from wallaroo_spark.client.events.values import decode_value
+from wallaroo_spark.client.events import decode_value
 from wallaroo_spark.engine.operator.functions import StageFunctions
 from wallaroo_spark.errors import ConfigurationError, PipelineError, TransportError
+from wallaroo_spark.event_loop import LoopThread
 from wallaroo_spark.gateway.cloud_events import to_wire
-from wallaroo_spark.loop_thread import LoopThread
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.declarations import PipelineDeclaration, StreamDeclaration
@@ -28,11 +28,12 @@ from wallaroo_spark.pipelines.names import ObjectKey
 from wallaroo_spark.pipelines.schema.applying import check_objects
 from wallaroo_spark.pipelines.schema.changes import nothing_runs
 from wallaroo_spark.pipelines.schema.documents import PlacedDeclaration, read_declarations, read_files
-from wallaroo_spark.pipelines.schema.problems import Problems, nearest
+from wallaroo_spark.pipelines.schema.problems import Problems
 from wallaroo_spark.pipelines.schema.store import StoredSchema
 from wallaroo_spark.pipelines.schema.validation import distinct
 from wallaroo_spark.pipelines.tokens import create_token
 from wallaroo_spark.testing.memory_application import MemoryApplication, ServedGateway, serving
+from wallaroo_spark.texts import hint
 from wallaroo_spark.transport import parse_address
 from wallaroo_spark.yaml_reader import documents_of
 
@@ -300,8 +301,7 @@ def _applied(stored: StoredSchema, given: Sequence[str | Path]) -> StoredSchema:
             placed += read_files([str(one)], problems)
     documents = distinct(placed, problems)
     objects = {**stored.objects, **{key: one.declaration for key, one in documents.items()}}
-    if not problems.found:
-        check_objects(stored, objects, documents, nothing_runs, problems)
+    check_objects(stored, objects, documents, nothing_runs, problems)
     problems.refuse()
     return StoredSchema(stored.version + 1, objects, stored.branches, time.time())
 
@@ -312,6 +312,6 @@ def _declared(schema: StoredSchema, kind: str, path: str) -> Any:
     found = schema.objects.get(ObjectKey(kind, namespace, name))
     if found is None:
         known = [key.path for key in schema.objects if key.kind == kind]
-        way_out = nearest(path, known, f"the {kind.lower()}s are", f"no {kind.lower()} is declared")
+        way_out = hint(path, known, f"the {kind.lower()}s are", f"no {kind.lower()} is declared")
         raise PipelineError(f"{kind.lower()} {path} is not declared: {way_out}", code="object-unknown")
     return found

@@ -1,8 +1,12 @@
-"""A worker for tests of connectors: the package's own worker on a real port, with the test in place of Spark and Redis.
+"""A registry of one slot in memory: it answers a worker's Redis calls as the test decides.
+
+A worker for tests of connectors: the package's own worker on a real port, with the test in place of Spark and Redis.
 
 A connector therefore receives the same frames as from a worker in production: credits, references, and errors with
 their reasons. The test controls the worker's environment: when a batch is read and committed, when the network fails,
 when the worker dies.
+
+Rows of a receiver's stream, made from the messages of a producer, without a worker or a socket.
 """
 
 from __future__ import annotations
@@ -10,24 +14,111 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from datetime import datetime
+from itertools import count, repeat
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import pyarrow as pa
 
-from wallaroo_spark.columnar import ROW_SCHEMA
-from wallaroo_spark.errors import ConfigurationError, TransportError
+from wallaroo_spark.columnar import ROW_SCHEMA, CommonColumns, RowsOf, decode_run, to_rows
+from wallaroo_spark.connector import stream_id_of
+from wallaroo_spark.connector.arguments import event_time_of
+from wallaroo_spark.errors import ConfigurationError, LeaseLostError, RegistryError, TransportError
+from wallaroo_spark.inner.calls import PlanQuestion
 from wallaroo_spark.inner.client import Trust, WorkerClient
-from wallaroo_spark.inner.plan_call import PlanQuestion
 from wallaroo_spark.options import Options
-from wallaroo_spark.reference_versions import ranges
-from wallaroo_spark.references import PlannedRange, Reference, References, flatten, merge
-from wallaroo_spark.testing.one_slot import OneSlot
+from wallaroo_spark.protocol import DRAFT_BE, FrameBuffer, Message, MessageRun, encode_single
+from wallaroo_spark.references import PlannedRange, Reference, References, flatten, merge, ranges
+from wallaroo_spark.registry import Assignment, Lease
 from wallaroo_spark.transport import parse_address
 from wallaroo_spark.wiretap.proxy import Proxy
 from wallaroo_spark.worker.run import WorkerThread
 from wallaroo_spark.worker.service import WorkerSetup
+
+
+class OneSlot:
+    """The registry of slot 0; any thread may call it.
+
+    While ``away`` is set, every call fails as it does when Redis is unreachable. ``elsewhere`` is the address of
+    another worker to which connectors are redirected; empty for none.
+    """
+
+    def __init__(self) -> None:
+        self.away = False
+        self.elsewhere = ""
+        self._generation = 0
+        self._lease: Lease | None = None
+        self._changed = threading.Condition()
+
+    def await_served(self, submission: int, seconds: float) -> Lease | None:
+        """Wait until the worker of this submission serves the slot. Returns its lease, or None after ``seconds``."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._served_by(submission), seconds)
+            return self._lease if self._served_by(submission) else None
+
+    def _served_by(self, submission: int) -> bool:
+        return self._lease is not None and self._lease.submission == submission and bool(self._lease.flight)
+
+    def acquire(self, slot: int, submission: int, holder: str, connect: str, flight: str) -> Lease:
+        """The slot's lease, for the newest submission. Raises :class:`LeaseLostError` for an older one."""
+        self._answer()
+        with self._changed:
+            held = self._lease
+            if held is not None and held.submission > submission:
+                raise LeaseLostError(
+                    f"slot {slot} is held by submission {held.submission}, which is newer", code="lease-lost"
+                )
+            if held is None or held.submission != submission:
+                self._generation += 1
+            self._lease = Lease(slot, submission, self._generation, holder, connect, flight)
+            self._changed.notify_all()
+            return self._lease
+
+    def renew(self, lease: Any, *, instances: Any = (), claims: Any = ()) -> None:
+        """Renew the lease. Raises :class:`LeaseLostError` when a newer submission has it."""
+        self._answer()
+        held = self._lease
+        if held is not None and held.submission > lease.submission:
+            raise LeaseLostError(
+                f"slot {lease.slot} is held by submission {held.submission}, which is newer", code="lease-lost"
+            )
+
+    def release(self, lease: Any) -> None:
+        """Release the lease, unless a newer one exists."""
+        with self._changed:
+            if self._lease is not None and self._lease.submission == lease.submission:
+                self._lease = None
+                self._changed.notify_all()
+
+    def leases(self) -> dict[int, Lease]:
+        """The live leases, by slot."""
+        self._answer()
+        return {} if self._lease is None else {self._lease.slot: self._lease}
+
+    def assign(self, instance: str, knocked: int, workers: int) -> Assignment:
+        """Assign the instance to the slot that the connector connected to, or to another one at ``elsewhere``."""
+        self._answer()
+        return Assignment(knocked + 1, self.elsewhere) if self.elsewhere else Assignment(knocked, None)
+
+    def unassign(self, lease: Any, instances: Any) -> None:
+        """Remove assignments; does nothing here."""
+        self._answer()
+
+    def claim(self, lease: Any, streams: Iterable[int]) -> set[int]:
+        """Claim all requested stream ids, because there is no other slot."""
+        self._answer()
+        return set(streams)
+
+    def unclaim(self, lease: Any, streams: Any) -> None:
+        """Release claims of stream ids; does nothing here."""
+        self._answer()
+
+    def _answer(self) -> None:
+        if self.away:
+            raise RegistryError("the test makes the registry unreachable", code="registry-away")
+
 
 START_SECONDS = 30.0
 """Limit in seconds of the wait until the worker serves. A choice, generous for loaded machines."""
@@ -259,7 +350,7 @@ class FakeWorker:
             if left <= 0:
                 raise TransportError(
                     f"the fake worker has {plan.rows} messages after {seconds:g} s, and the test needs {at_least}; "
-                    f"its sessions are of {self.status()['instances']}",
+                    f"its sessions are of {self.status()['connected']}",
                     code="test-timed-out",
                 )
             version = client.available(version, min(left, _LOOK_SECONDS))["version"]
@@ -282,3 +373,83 @@ class FakeWorker:
 
 def _updated(before: References, reached: References) -> dict[str, dict[str, Reference]]:
     return {scope: {**before.get(scope, {}), **reached.get(scope, {})} for scope in {*before, *reached}}
+
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+LONGEST_FRAME = 1 << 30
+"""Limit in bytes of a frame. Larger than any test needs, because a test has no untrusted peer."""
+
+T = TypeVar("T")
+
+
+def rows_schema() -> StructType:
+    """The schema of a receiver's stream, for ``createDataFrame`` and for comparing schemas."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(ROW_SCHEMA)
+
+
+def rows(
+    spark: SparkSession,
+    payloads: Iterable[bytes | str],
+    ids: Iterable[int] | None = None,
+    event_times: Iterable[int | datetime | None] | None = None,
+    keys: Iterable[bytes | None] | None = None,
+    *,
+    instance: str = "shop-1",
+    stream: str = "orders",
+    stream_id: int | None = None,
+    received_at: datetime | None = None,
+) -> DataFrame:
+    """A DataFrame with the rows that these messages become, in order. The arguments are those of ``send_many``.
+
+    Text is encoded as UTF-8. ``ids`` count from 1 unless given. Event times are nanoseconds since 1970 UTC or aware
+    datetimes. ``stream_id`` defaults to the id that a connector derives from instance and stream, ``received_at`` to
+    the current time. The messages are encoded and decoded by the code of connectors and workers.
+
+    Raises :class:`ConfigurationError` when the numbers of ids, event times or keys differ from the number of payloads.
+    """
+    given = [payload.encode() if isinstance(payload, str) else payload for payload in payloads]
+    columns = zip(
+        given,
+        _one_for_each(given, "ids", ids) or count(1),
+        _one_for_each(given, "event times", event_times) or repeat(None),
+        _one_for_each(given, "keys", keys) or repeat(None),
+        strict=False,
+    )
+    number = stream_id_of(instance, stream) if stream_id is None else stream_id
+    frames = b"".join(
+        encode_single(DRAFT_BE, number, message_id, payload, 0, event_time_of(event_time), key).data
+        for payload, message_id, event_time, key in columns
+    )
+    moment = time.time_ns() if received_at is None else event_time_of(received_at)
+    assert moment is not None
+    batches = list(_decoded(frames, RowsOf(instance, stream, number, moment // 1000, 0)))
+    return spark.createDataFrame(pa.Table.from_batches(batches, schema=ROW_SCHEMA))
+
+
+def _one_for_each(payloads: list[bytes], name: str, values: Iterable[T] | None) -> list[T] | None:
+    if values is None:
+        return None
+    found = list(values)
+    if len(found) != len(payloads):
+        raise ConfigurationError(
+            f"rows: there are {len(payloads)} payloads and {len(found)} {name}; give one for each",
+            code="columns-uneven",
+        )
+    return found
+
+
+def _decoded(frames: bytes, of: RowsOf) -> Iterator[pa.RecordBatch]:
+    """The rows of MESSAGE frames of one stream, decoded as by a worker."""
+    buffer = FrameBuffer(LONGEST_FRAME)
+    buffer.feed(frames)
+    while (run := buffer.next(DRAFT_BE, DRAFT_BE.by_frame[Message].tag)) is not None:
+        assert isinstance(run, MessageRun)
+        decoded = decode_run(run, event_time_unit="ns")
+        if decoded.error is not None:
+            raise decoded.error
+        yield to_rows(decoded.columns(), CommonColumns.of([of._replace(rows=decoded.count)]), include_boundaries=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wallaroo_spark.client import Event
-from wallaroo_spark.client.events.values import decode_value, encode_value
+from wallaroo_spark.client.events import decode_value, encode_value
 from wallaroo_spark.engine.operator.functions import StageFunction, call_function
 from wallaroo_spark.errors import ArgumentValueError
 from wallaroo_spark.gateway.cloud_events import event_of, to_wire

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 
 WAIT_SECONDS = 120.0
 """Default limit in seconds of a test's wait for commits. A choice, generous for the first batch of a session."""
+
+QUERY_SECONDS = 0.2
+"""Interval in which a test that sends looks whether the query has ended. A choice: a person notices no such delay."""
 
 Transform = Callable[["DataFrame"], "DataFrame"]
 
@@ -89,17 +94,23 @@ class LocalReceiver:
     ) -> None:
         """Send messages as a connector, and wait until the query has committed them. Then the results have them.
 
-        The arguments are those of ``send_many``; text is encoded as UTF-8. Raises :class:`TransportError` when the
-        messages are not committed in time.
+        The arguments are those of ``send_many``; text is encoded as UTF-8. Raises the error with which the query has
+        ended, at once, and :class:`TransportError` when the messages are not committed in time.
         """
-        _ = self.query
-        with self.connect(instance) as connector:
-            encoded = (payload.encode() if isinstance(payload, str) else payload for payload in payloads)
-            connector.open(stream).send_many(encoded, ids, event_times, keys)
+        query, encoded = self.query, (one.encode() if isinstance(one, str) else one for one in payloads)
+        try:
+            with self.connect(instance) as connector, _closed_with(query, connector):
+                connector.open(stream).send_many(encoded, ids, event_times, keys)
+                connector.drain(WAIT_SECONDS)
+        except Exception:
+            _raise_error(query)
+            if query.isActive:
+                raise
+            raise ConfigurationError("the query was stopped; call start() again", code="receiver-not-started") from None
 
     def results(self) -> DataFrame:
-        """The output of the query for all sent messages, as a table."""
-        _ = self.query
+        """The output of the query for all sent messages, as a table. Raises the error that has ended the query."""
+        _raise_error(self.query)
         return self._spark.table(self._results)
 
     def _stop_query(self) -> None:
@@ -107,3 +118,30 @@ class LocalReceiver:
             self._query.stop()
             self._query = None
             self._spark.catalog.dropTempView(self._results)
+
+
+@contextlib.contextmanager
+def _closed_with(query: StreamingQuery, connector: BlockingConnector) -> Iterator[None]:
+    """Within the block the connector is closed as soon as the query ends: it would wait for commits in vain."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(QUERY_SECONDS):
+            if not query.isActive:
+                connector.close()
+                return
+
+    watching = threading.Thread(target=watch, name="watch of the query", daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watching.join()
+
+
+def _raise_error(query: StreamingQuery) -> None:
+    """Raise the error with which the query has ended; do nothing when there is none."""
+    error = query.exception()
+    if error is not None:
+        raise error

@@ -17,41 +17,41 @@ import contextlib
 import threading
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from wallaroo_spark import transport
-from wallaroo_spark.engine.operator.turn import FunctionRunner
+from wallaroo_spark.engine.operator.functions import StageFunctions
+from wallaroo_spark.engine.operator.rows import NO_READER, ForGateway, gateway_of
+from wallaroo_spark.engine.operator.turn import FunctionRunner, InputRow, take_turn
 from wallaroo_spark.gateway.files import Message
 from wallaroo_spark.gateway.limits import GatewayLimits
-from wallaroo_spark.gateway.server.connectors import ConnectorPeers
 from wallaroo_spark.gateway.server.gateway import Gateway
 from wallaroo_spark.gateway.server.listener import bind, make_server
 from wallaroo_spark.gateway.server.peers import Peers, channel_to
-from wallaroo_spark.pipelines.controller.controller import handle
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
-from wallaroo_spark.pipelines.controller.messages.plans import PartitionPlan, partition_plan
-from wallaroo_spark.pipelines.controller.messages.values import IN_SPARK, CloudEvent, PartitionKey
-from wallaroo_spark.pipelines.controller.stored.encoding import decode
-from wallaroo_spark.pipelines.declarations import PipelineDeclaration, StreamDeclaration
+from wallaroo_spark.pipelines.controller.messages.plans import partition_plans
+from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, PartitionKey
+from wallaroo_spark.pipelines.controller.stored.encoding import decode, encode
 from wallaroo_spark.pipelines.schema.documents import read_declarations
 from wallaroo_spark.pipelines.schema.problems import Problems
 from wallaroo_spark.pipelines.schema.store import StoredSchema
 from wallaroo_spark.pipelines.tokens import KeptToken
-from wallaroo_spark.streams.inbox.names import DRIVER
 from wallaroo_spark.yaml_reader import documents_of
 
-_FOR_GATEWAYS = (
-    i.AnswerRequest,
-    i.RefuseRequest,
-    i.WarnClient,
-    i.DeliverRecords,
-    i.DeliverInputs,
-    i.WithdrawDelivery,
-    i.EndSubscription,
-)
+
+class _MemoryTable:
+    """The records of one partition, as a turn reads them."""
+
+    def __init__(self, records: Sequence[CloudEvent]) -> None:
+        self._records = records
+
+    def read(
+        self, partition: int, first: int, last: int, *, most_bytes: int | None = None
+    ) -> tuple[int, Sequence[CloudEvent]]:
+        """The records of a range."""
+        return first, self._records[first - 1 : last]
 
 
 def schema_of(text: str, version: int = 1) -> StoredSchema:
@@ -80,7 +80,7 @@ class MemoryApplication:
         """Whether another process has begun a newer generation."""
         self.failure: Exception | None = None
         """The error that has ended the batches."""
-        self._functions = functions
+        self._functions = functions or StageFunctions()
         self._ahead = 0
         self._entries: dict[PartitionKey, dict[bytes, bytes]] = defaultdict(dict)
         self._declared = 0
@@ -120,8 +120,9 @@ class MemoryApplication:
             self._turn.notify_all()
 
     def advance(self, seconds: float) -> None:
-        """Set the clock of batches forward."""
+        """Set the clock of batches forward, once a batch at the time before has what was written until now."""
         with self._turn:
+            self._turn.wait_for(lambda: self._held or self._closed or self.failure is not None or not self._inbox)
             self._ahead += round(seconds * 1000)
             self._turn.notify_all()
 
@@ -142,12 +143,13 @@ class MemoryApplication:
         """Retention removes the records before an offset."""
         self.write([(key, e.RecordsExpired(first))])
 
-    def write(self, events: Sequence[tuple[PartitionKey, e.Event]]) -> None:
-        """Add events to the inbox."""
+    def write(self, events: Sequence[tuple[PartitionKey, e.Event]]) -> int:
+        """Add events to the inbox. Returns the batch that will read them."""
         with self._turn:
             self._inbox += events
             self.seen += events
             self._turn.notify_all()
+            return self.committed + 1
 
     def begin_generation(self, gateway: str) -> int:
         """Return the next generation of a gateway."""
@@ -165,67 +167,58 @@ class MemoryApplication:
         with self._turn:
             now = self._now()
             events: dict[PartitionKey, list[e.Event]] = defaultdict(list)
+            # As in the planner of batches, events wait until partitions that are added know what the others do.
+            inbox, self._inbox = self._inbox, []
             if self._declared < self.schema.version:
+                if self._declared:
+                    inbox, self._inbox = [], inbox
                 self._declared = self.schema.version
-                for key, plan in _plans(self.schema).items():
-                    events[key].append(e.PartitionDeclared(self._declared, plan))
+                for stream, (partitions, plan) in partition_plans(self.schema.objects.values()).items():
+                    for number in range(partitions):
+                        events[PartitionKey(stream, number)].append(e.PartitionDeclared(self._declared, plan))
                 for key in list(self._entries):
                     if key not in events:
                         events[key].append(e.PartitionDeclared(self._declared, None))
             for key, carried in self._carried:
                 events[key].append(carried)
-            for key, event in self._inbox:
+            for key, event in inbox:
                 events[key].append(event)
             for key in [key for key, due in self._timers.items() if due <= now]:
                 # A timer fires once; the controller arms it again where it needs one.
                 del self._timers[key]
                 events.setdefault(key, [])
-            self._carried, self._inbox = [], []
+            self._carried = []
             for key, given in events.items():
-                self._handle(key, now, given)
+                self._take_turn(key, now, given)
             self.committed += 1
             self._turn.notify_all()
 
-    def _handle(self, key: PartitionKey, now: int, events: list[e.Event]) -> None:
-        while True:
-            said, changes = handle(key, now, self._entries[key], events)
-            events = []
-            runs = [one for one in said if isinstance(one, i.RunFunction)]
-            for name, value in changes.items():
-                if value is None:
-                    self._entries[key].pop(name, None)
-                else:
-                    self._entries[key][name] = value
-            for one in said:
-                events += self._take(key, one)
-            if runs and self._functions is not None:
-                events += self._functions.run(runs, now)
-            if not events:
-                return
-
-    def _take(self, key: PartitionKey, one: i.Instruction) -> Iterator[e.Event]:
-        self.said.append((key, one))
-        table = self.records[key]
-        match one:
-            case i.AppendRecords():
-                assert one.first == len(table) + 1
-                table += one.records
-            case i.CarryOut():
+    def _take_turn(self, key: PartitionKey, now: int, events: Sequence[e.Event]) -> None:
+        rows = [InputRow(0, "", number, 0, encode(event)) for number, event in enumerate(events)]
+        entries, table = self._entries[key], self.records.get(key, [])
+        result = take_turn(key, now, rows, entries, _MemoryTable(table), self._functions)
+        for name, value in result.changes.items():
+            entries.pop(name, None)
+            if value is not None:
+                entries[name] = value
+        assert not result.fresh or result.fresh_from == len(table) + 1
+        if result.fresh:
+            table = self.records[key]
+            table += result.fresh
+        if result.armed is None:
+            self._timers.pop(key, None)
+        else:
+            self._timers[key] = result.armed
+        for one in result.said:
+            self.said.append((key, one))
+            if isinstance(one, i.CarryOut):
                 self._carried.append((one.target, e.CarriedIn(key, one.sequence, one.message)))
-            case i.ReadRecords():
-                found = tuple(table[one.first - 1 : one.first - 1 + one.limit])
-                yield e.RecordsRead(one.pipeline, one.first, one.first, found)
-            case i.ArmTimer():
-                self._timers.pop(key, None)
-                if one.at is not None:
-                    self._timers[key] = one.at
-            case _ if isinstance(one, _FOR_GATEWAYS):
+            elif isinstance(one, ForGateway):
                 records = None
                 if isinstance(one, i.DeliverRecords) and self.attach:
                     records = tuple(table[one.first - 1 : one.last])
-                name = getattr(one, "member", "") or one.reply_to.gateway  # type: ignore[union-attr]  # one of _FOR_GATEWAYS without a member
-                gateway = name.partition(".")[0]
-                if gateway != DRIVER and name != IN_SPARK:
+                gateway = gateway_of(one)
+                if gateway != NO_READER:
                     self._outbox[gateway][self.committed + 1].append((one, records))
 
     def _run(self) -> None:
@@ -272,6 +265,8 @@ class MemoryFiles:
         """Raised by the next write."""
         self._gateway = gateway
         self._known: int | None = None
+        self._batches: list[tuple[int, int]] = []
+        """The batch that reads each written file."""
 
     def open(self) -> int:
         """Begin a generation, and return its number."""
@@ -284,8 +279,13 @@ class MemoryFiles:
         if self.failure is not None:
             raise self.failure
         self.writes += 1
-        self.application.write([(key, decode(data)) for key, data in events])
+        batch = self.application.write([(key, decode(data)) for key, data in events])
+        self._batches.append((batch, self.writes))
         return self.writes
+
+    def read_to(self, batch: int) -> int:
+        """The number of the newest file that batches up to a committed one have read; 0: none."""
+        return max((number for one, number in self._batches if one <= batch), default=0)
 
     def superseded(self) -> bool:
         """Whether another process has begun a newer generation."""
@@ -295,10 +295,11 @@ class MemoryFiles:
         """The newest committed batch."""
         return self.application.committed
 
-    def changed(self) -> bool | None:
-        """Whether there was a commit since the last call."""
+    def await_commit(self) -> None:
+        """Wait a moment, unless there was a commit since the last call."""
         known, self._known = self._known, self.application.committed
-        return known != self._known
+        if known == self._known:
+            time.sleep(0.01)
 
     def messages(self, batch: int) -> Sequence[Message]:
         """The messages of a batch for this gateway."""
@@ -323,17 +324,13 @@ class ServedGateway:
     """A gateway that serves an address."""
 
     gateway: Gateway
-    """The gateway."""
     files: MemoryFiles
-    """Its files, in memory."""
     address: str
     """Host and port of its gRPC listener."""
     failures: list[BaseException] = field(default_factory=list)
     """The errors that have ended it."""
     peers: dict[str, str] = field(default_factory=dict)
     """The gateways that it knows, by name; a test fills it."""
-    connectors: str = ""
-    """The address for connectors."""
 
 
 @contextlib.asynccontextmanager
@@ -359,22 +356,10 @@ async def serving(
     gateway.addresses = lambda: [address]
     await gateway.start()
     await server.start()
-    door = await transport.serve(ConnectorPeers(gateway).serve, "127.0.0.1", 0)
     try:
-        yield ServedGateway(gateway, files, address, failures, peers, transport.format_address(*door.address))
+        yield ServedGateway(gateway, files, address, failures, peers)
     finally:
         files.stuck.set()
         gateway.end("the test ends")
-        await door.close(grace)
         await server.stop(grace)
         await gateway.close()
-
-
-def _plans(schema: StoredSchema) -> dict[PartitionKey, PartitionPlan]:
-    streams = [one for one in schema.objects.values() if isinstance(one, StreamDeclaration)]
-    pipelines = [one for one in schema.objects.values() if isinstance(one, PipelineDeclaration)]
-    partitions = {one.key: one.partitions for one in streams}
-    plans = {one.key.path: partition_plan(one, pipelines, partitions) for one in streams}
-    return {
-        PartitionKey(one.key.path, number): plans[one.key.path] for one in streams for number in range(one.partitions)
-    }

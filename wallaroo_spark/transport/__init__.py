@@ -6,8 +6,7 @@ both directions, and has the same interface over TCP, TLS and memory.
 
 from __future__ import annotations
 
-from wallaroo_spark.transport.address import format_address, parse_address, parse_addresses
-from wallaroo_spark.transport.advertised import advertised
+from wallaroo_spark.transport.address import advertised, format_address, parse_address, parse_addresses
 from wallaroo_spark.transport.base import ByteStream, Handler, Listener
 from wallaroo_spark.transport.memory import pair
 from wallaroo_spark.transport.port_handover import serve_once_free

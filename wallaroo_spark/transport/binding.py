@@ -10,7 +10,7 @@ from typing import Any
 
 from wallaroo_spark.errors import TransportError
 from wallaroo_spark.transport.address import format_address
-from wallaroo_spark.transport.failures import check_port, describe
+from wallaroo_spark.transport.base import check_port, describe
 
 _BIND_TRIES = 10
 """Attempts to find a port that is free on every address of a host. A choice; a collision is rare."""

@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from wallaroo_spark.errors import TransportError
-from wallaroo_spark.transport.base import HIGH_WATER, READ_AT_MOST, ByteStream
-from wallaroo_spark.transport.failures import closed_here, cut
+from wallaroo_spark.transport.base import HIGH_WATER, READ_AT_MOST, ByteStream, closed_here, cut
 
 
 def pair(high_water: int = HIGH_WATER) -> tuple[ByteStream, ByteStream]:

@@ -2,8 +2,8 @@
 
 Both sides set TCP_NODELAY, because frames are small and answered at once. They set keepalive, because a connector may
 send nothing for hours and a host that lost its power sends no close; it is detected after about a minute. While bytes
-are in flight, keepalive sends no probes, and :mod:`.peer_liveness` detects a lost host after the same time. Source:
-``docs/decisions/one-receive-buffer.md``.
+are in flight, keepalive sends no probes, and :class:`~.base.PeerLiveness` detects a lost host after the same time.
+Source: ``docs/decisions/one-receive-buffer.md``.
 """
 
 from __future__ import annotations
@@ -21,13 +21,23 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from wallaroo_spark.background_tasks import BackgroundTasks
 from wallaroo_spark.errors import TransportError, one_line
-from wallaroo_spark.transport import peer_liveness
+from wallaroo_spark.event_loop import BackgroundTasks
+from wallaroo_spark.transport import base
 from wallaroo_spark.transport.address import format_address
-from wallaroo_spark.transport.base import HIGH_WATER, READ_AT_MOST, ByteStream, Handler, Listener
+from wallaroo_spark.transport.base import (
+    HIGH_WATER,
+    READ_AT_MOST,
+    ByteStream,
+    Handler,
+    Listener,
+    check_port,
+    closed_here,
+    cut,
+    describe,
+    not_connected,
+)
 from wallaroo_spark.transport.binding import bind
-from wallaroo_spark.transport.failures import check_port, closed_here, cut, describe, not_connected
 from wallaroo_spark.transport.tls import names_in, received_close_notify
 
 _log = one_line(logging.getLogger(__name__))
@@ -178,7 +188,7 @@ class _TcpStream(asyncio.BufferedProtocol):
         self._delivering = True
         self._delivery: asyncio.Future[None] | None = None
         """Done when nothing more will be delivered."""
-        self._liveness: peer_liveness.PeerLiveness | None = None
+        self._liveness: base.PeerLiveness | None = None
 
     # Called by asyncio.
 
@@ -271,7 +281,7 @@ class _TcpStream(asyncio.BufferedProtocol):
         if self._closing or self._failure or self._lost:
             return
         if self._liveness is None:
-            self._liveness = peer_liveness.PeerLiveness()
+            self._liveness = base.PeerLiveness()
             _watch(self)
         if not self._tls or len(data) <= _TLS_PIECE:
             self._transport.write(data)
@@ -337,11 +347,11 @@ class _TcpStream(asyncio.BufferedProtocol):
 
     def look(self) -> bool:
         """End the connection if its peer acknowledges nothing any more; return whether bytes are still in flight."""
-        seen = None if self._lost else peer_liveness.inspect(self._transport.get_extra_info("socket"))
+        seen = None if self._lost else base.inspect(self._transport.get_extra_info("socket"))
         if seen is None or self._liveness is None or not (seen.queued or self.queued):
             self._liveness = None
         elif self._liveness.gone(seen, asyncio.get_running_loop().time()):
-            detail = f"it has acknowledged no sent bytes for {peer_liveness.GONE_SECONDS:g} s; its host may be gone"
+            detail = f"it has acknowledged no sent bytes for {base.GONE_SECONDS:g} s; its host may be gone"
             self._failure = self._failure or cut(self.peer, detail)
             self._end(reset=True)
         else:
@@ -452,13 +462,13 @@ class _Watch:
 
     def add(self, stream: _TcpStream) -> None:
         if not self._streams:
-            asyncio.get_running_loop().call_later(peer_liveness.LOOK_SECONDS, self._look)
+            asyncio.get_running_loop().call_later(base.LOOK_SECONDS, self._look)
         self._streams.add(stream)
 
     def _look(self) -> None:
         self._streams = {stream for stream in self._streams if stream.look()}
         if self._streams:
-            asyncio.get_running_loop().call_later(peer_liveness.LOOK_SECONDS, self._look)
+            asyncio.get_running_loop().call_later(base.LOOK_SECONDS, self._look)
 
 
 _watches: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Watch] = weakref.WeakKeyDictionary()

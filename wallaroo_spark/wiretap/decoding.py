@@ -11,26 +11,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from wallaroo_spark import protocol
 from wallaroo_spark.errors import ProtocolError, RemoteProtocolError, printable
-from wallaroo_spark.protocol import (
-    NOTHING_PROCESSED,
-    Ack,
-    EosMessage,
-    Error,
-    Frame,
-    Hello,
-    Message,
-    Nack,
-    Notify,
-    NotifyAck,
-    Ok,
-    Restart,
-    Revision,
-    frame_name,
-    recognise,
-    shorten,
-)
-from wallaroo_spark.protocol.wire import Reader
+from wallaroo_spark.protocol.frames import Reader
 from wallaroo_spark.wiretap.framing import HEADER_BYTES, FrameFinder, Piece
 from wallaroo_spark.wiretap.proxy import End
 from wallaroo_spark.wiretap.recording import ConnectionOpened, Event, Passed, Remark
@@ -59,7 +42,7 @@ class DecodedFrame:
     """Its bytes, with length and tag."""
     name: str = ""
     """The frame's name, for example ``NOTIFY_ACK``; empty for bytes that are no frame."""
-    frame: Frame | None = None
+    frame: protocol.Frame | None = None
     """The frame; None where it could not be decoded."""
     error: str = ""
     """Its error; empty when there is none."""
@@ -67,7 +50,7 @@ class DecodedFrame:
     """Offset in the direction of the byte at which the error was found."""
     credits: int | None = None
     """The connector's credits behind this frame; None where that is not known."""
-    revision: Revision | None = None
+    revision: protocol.Revision | None = None
     """The revision of the connection; None where it does not speak this protocol."""
 
     def fields(self) -> dict[str, Any]:
@@ -105,7 +88,7 @@ class DecodedFrame:
 class _Connection:
     """The state of one connection."""
 
-    revision: Revision | None = None
+    revision: protocol.Revision | None = None
     """The revision; None before it is recognised."""
     rules: SessionRules | None = None
     """The rules that its frames are compared with."""
@@ -124,7 +107,7 @@ class _Connection:
 class CaptureDecoder:
     """Decodes the events of a capture. ``revision`` is used where no HELLO is seen."""
 
-    def __init__(self, revision: Revision | None = None, max_frame_bytes: int = LONGEST_FRAME) -> None:
+    def __init__(self, revision: protocol.Revision | None = None, max_frame_bytes: int = LONGEST_FRAME) -> None:
         self._revision = revision
         self._max = max_frame_bytes
         self._connections: dict[int, _Connection] = {}
@@ -153,7 +136,7 @@ class CaptureDecoder:
             self._speak(known, event.revision, whole=False, opened=event)
 
     def _speak(
-        self, known: _Connection, revision: Revision, *, whole: bool, opened: ConnectionOpened | None = None
+        self, known: _Connection, revision: protocol.Revision, *, whole: bool, opened: ConnectionOpened | None = None
     ) -> None:
         known.revision = revision
         known.rules = SessionRules(revision, whole=whole)
@@ -193,7 +176,7 @@ class CaptureDecoder:
         """Try to recognise the revision; return the connector's bytes up to now, None where they are too few."""
         start = known.start + data
         try:
-            found = recognise(start)
+            found = protocol.recognise(start)
         except ProtocolError:
             found = self._revision
             known.raw = found is None
@@ -233,7 +216,7 @@ class CaptureDecoder:
 
 
 def decode(
-    events: Iterable[Event], revision: Revision | None = None, max_frame_bytes: int = LONGEST_FRAME
+    events: Iterable[Event], revision: protocol.Revision | None = None, max_frame_bytes: int = LONGEST_FRAME
 ) -> Iterator[DecodedFrame | Remark | ConnectionOpened]:
     """Decode the events of a capture, in order; beside the frames come connections, faults and ends."""
     decoder = CaptureDecoder(revision, max_frame_bytes)
@@ -245,7 +228,7 @@ def decode(
 
 
 def decode_bytes(
-    chunks: Iterable[bytes], revision: Revision | None = None, max_frame_bytes: int = LONGEST_FRAME
+    chunks: Iterable[bytes], revision: protocol.Revision | None = None, max_frame_bytes: int = LONGEST_FRAME
 ) -> Iterator[DecodedFrame]:
     """Decode bytes of one direction. The revision is recognised by a HELLO, if they begin with one.
 
@@ -266,9 +249,9 @@ def decode_bytes(
         yield decoder._decoded(known, None, 1, None, piece)
 
 
-def _recognised(start: bytes) -> Revision:
+def _recognised(start: bytes) -> protocol.Revision:
     try:
-        found = recognise(start)
+        found = protocol.recognise(start)
     except ProtocolError:
         found = None
     if found is None:
@@ -280,14 +263,14 @@ def _recognised(start: bytes) -> Revision:
     return found
 
 
-def decode_frame(revision: Revision, data: bytes) -> tuple[str, Frame | None, str, int]:
+def decode_frame(revision: protocol.Revision, data: bytes) -> tuple[str, protocol.Frame | None, str, int]:
     """Name, value, error and the error's offset of one whole frame, given with length and tag."""
     tag, body = data[HEADER_BYTES - 1], data[HEADER_BYTES:]
     row = revision.by_tag.get(tag)
     if row is None:
-        tags = ", ".join(f"{one.tag} {frame_name(one.frame)}" for one in revision.rows)
+        tags = ", ".join(f"{one.tag} {protocol.frame_name(one.frame)}" for one in revision.rows)
         return "", None, f"tag {tag} is not a frame of {revision.name}; its tags are {tags}", HEADER_BYTES - 1
-    name = frame_name(row.frame)
+    name = protocol.frame_name(row.frame)
     reader = Reader(body, revision.byte_order, name)
     try:
         return name, row.decode(reader), "", HEADER_BYTES
@@ -295,19 +278,23 @@ def decode_frame(revision: Revision, data: bytes) -> tuple[str, Frame | None, st
         return name, None, error.message, HEADER_BYTES + reader.at
 
 
-def _fields(frame: Frame) -> dict[str, Any]:
+def _fields(frame: protocol.Frame) -> dict[str, Any]:
     match frame:
-        case Hello(version, cookie, program, instance):
+        case protocol.Hello(version, cookie, program, instance):
             return {"version": version, "cookie": cookie, "program": program, "instance": instance}
-        case Ok(credits, streams):
+        case protocol.Ok(credits, streams):
             return {"credits": credits, "streams": [(one.stream_id, one.name, one.ref) for one in streams]}
-        case Error(reason):
+        case protocol.Error(reason):
             return {"reason": reason}
-        case Notify(stream_id, name, ref):
+        case protocol.Notify(stream_id, name, ref):
             return {"stream": stream_id, "name": name, "ref": ref}
-        case NotifyAck(success, stream_id, ref):
-            return {"success": int(success), "stream": stream_id, "ref": None if ref == NOTHING_PROCESSED else ref}
-        case Message():
+        case protocol.NotifyAck(success, stream_id, ref):
+            return {
+                "success": int(success),
+                "stream": stream_id,
+                "ref": None if ref == protocol.NOTHING_PROCESSED else ref,
+            }
+        case protocol.Message():
             found = {
                 "flags": str(frame.flags.name) if frame.flags else None,
                 "stream": frame.stream_id,
@@ -317,19 +304,19 @@ def _fields(frame: Frame) -> dict[str, Any]:
                 "payload": frame.payload,
             }
             return {key: value for key, value in found.items() if value is not None}
-        case EosMessage(stream_id, message_id):
+        case protocol.EosMessage(stream_id, message_id):
             return {"stream": stream_id} | ({} if message_id is None else {"id": message_id})
-        case Ack(credits, refs):
+        case protocol.Ack(credits, refs):
             return {"credits": credits, "refs": list(refs)}
-        case Nack(credits, stream_id, ref):
+        case protocol.Nack(credits, stream_id, ref):
             return {"credits": credits, "stream": stream_id, "ref": ref}
-        case Restart(address):
+        case protocol.Restart(address):
             return {"address": address}
 
 
 def _shown(key: str, value: Any, most: int) -> str:
     if isinstance(value, bytes):
-        return shorten(value, most).removeprefix("b")
+        return protocol.shorten(value, most).removeprefix("b")
     if key == "ref" and value is None:
         return "nothing committed"
     return printable(f'"{value}"') if isinstance(value, str) and key != "flags" else str(value)

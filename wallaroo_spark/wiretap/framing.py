@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from wallaroo_spark.errors import ProtocolError
 from wallaroo_spark.protocol import LENGTH_BYTES, Revision, recognise
-from wallaroo_spark.protocol.wire import structs
+from wallaroo_spark.protocol.frames import structs
 
 HEADER_BYTES = LENGTH_BYTES + 1
 """Bytes of the length and the tag."""

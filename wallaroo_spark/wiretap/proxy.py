@@ -13,11 +13,12 @@ import socket
 import ssl
 import struct
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
 from wallaroo_spark.errors import TransportError, WallarooError
-from wallaroo_spark.loop_thread import LoopThread
+from wallaroo_spark.event_loop import LoopThread
 from wallaroo_spark.transport import format_address
 from wallaroo_spark.wiretap.faults import Cut, Faults, FaultSchedule, Pause
 
@@ -380,17 +381,15 @@ class _Link:
                 writer.close()
 
 
+@dataclass
 class _Direction:
     """One direction of one connection."""
 
-    def __init__(
-        self, connection: int, sender: End, writer: asyncio.StreamWriter, link: _Link, schedule: FaultSchedule
-    ) -> None:
-        self.connection = connection
-        self.sender = sender
-        self.writer = writer
-        self.link = link
-        self.schedule = schedule
+    connection: int
+    sender: End
+    writer: asyncio.StreamWriter
+    link: _Link
+    schedule: FaultSchedule
 
     def pass_end(self) -> bool:
         """End the direction as its sender has. Returns False where that would end both directions, as with TLS."""

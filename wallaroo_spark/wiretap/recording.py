@@ -61,7 +61,6 @@ class Passed:
     sender: End
     """The end that sent them."""
     data: bytes
-    """The bytes."""
 
 
 @dataclass(frozen=True)

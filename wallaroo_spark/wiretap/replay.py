@@ -27,13 +27,10 @@ class RecordedConnector:
     """The connector of a recorded session, as its HELLO names it."""
 
     instance: str
-    """Name of the instance."""
     program: str
-    """Name of the program."""
     version: str
     """The protocol's version."""
     revision: str
-    """Name of the revision."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +42,7 @@ class RecordedMessage:
     connector: RecordedConnector
     """Its sender."""
     stream_id: int
-    """Id of its stream."""
     stream: str
-    """Name of its stream."""
     message: Message | None
     """The message; None for an end without one."""
     ends: bool

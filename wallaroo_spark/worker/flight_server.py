@@ -1,6 +1,6 @@
 """The worker's inner port: an Arrow Flight server for the reading tasks and the driver.
 
-Actions take and return JSON, or bytes of :mod:`wallaroo_spark.inner.plan_call` and :mod:`wallaroo_spark.inner.notices`.
+Actions take and return JSON, or bytes of :mod:`wallaroo_spark.inner.calls` and :mod:`wallaroo_spark.inner.calls`.
 Every call must carry the fleet's token. ``status`` and ``story`` also accept the status token, which any reader of the
 registry can see; these and ``sample`` accept the tap token, which only the driver gives out. Where connectors use TLS,
 so does this port, with the same certificate. It authenticates callers only by the token, even where connectors must
@@ -30,10 +30,9 @@ import pyarrow.flight as flight
 
 from wallaroo_spark.columnar import STORED_SCHEMA
 from wallaroo_spark.errors import ConfigurationError, one_line
-from wallaroo_spark.inner import notices
-from wallaroo_spark.inner.plan_call import PlanQuestion, decode_starts, encode_starts
-from wallaroo_spark.inner.sample_call import MessageSample, SampleQuestion
-from wallaroo_spark.inner.trust import FleetKeys, fleet_keys, local_socket, status_token, tap_token
+from wallaroo_spark.inner import calls
+from wallaroo_spark.inner.calls import MessageSample, PlanQuestion, SampleQuestion, decode_starts, encode_starts
+from wallaroo_spark.inner.client import FleetKeys, fleet_keys, local_socket, status_token, tap_token
 from wallaroo_spark.references import PlannedRange
 from wallaroo_spark.steps import Step, passed
 from wallaroo_spark.transport import format_address
@@ -254,8 +253,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         request = self._reads.begin(ranges)
         try:
             while ranges and not context.is_cancelled():
-                patience = min(_PATIENCE, until - time.monotonic())
-                found = self._worker.call(self._found(ranges, patience), _CALL_SECONDS)
+                waits = min(_PATIENCE, until - time.monotonic())
+                found = self._worker.call(self._found(ranges, waits), _CALL_SECONDS)
                 if not found and time.monotonic() >= until:
                     return
                 if not found:
@@ -271,13 +270,13 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         finally:
             request.ended = True
 
-    async def _found(self, ranges: dict[int, PlannedRange], patience: float) -> FoundRanges:
+    async def _found(self, ranges: dict[int, PlannedRange], waits: float) -> FoundRanges:
         """Find ranges, and note the times for messages that are followed for traces."""
         traced = await self._worker.on_loop(lambda state: state.traced)
         if traced is None:
-            return await self._reads.find(ranges, patience)
+            return await self._reads.find(ranges, waits)
         traced.planned(ranges.values(), time.time_ns() // 1000)
-        found = await self._reads.find(ranges, patience)
+        found = await self._reads.find(ranges, waits)
         traced.read([ranges[index] for index in found], time.time_ns() // 1000)
         return found
 
@@ -328,7 +327,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
 
     def _committed(self, body: bytes) -> bytes:
         passed(Step.REFERENCES_RECEIVED)
-        notice = notices.decode(body)
+        notice = calls.decode(body)
         now, told_at = time.monotonic(), time.time_ns() // 1000
         event = e.Committed(notice.epoch, notice.batch, notice.references, now, told_at, notice.leaving, notice.ended)
         self._worker.call(self._commit(event), _CALL_SECONDS)
@@ -346,7 +345,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         return {"messages": self._ask(lambda state: state.traced.finished(after) if state.traced is not None else [])}
 
     def _rewind(self, body: bytes) -> bytes:
-        notice = notices.decode(body)
+        notice = calls.decode(body)
         self._tell(e.Rewound(notice.epoch, notice.batch, notice.known, notice.leaving))
         return b""
 

@@ -2,7 +2,7 @@
 
 The answer is bounded: it has sums over everything, and the instances and streams that wait longest for an
 acknowledgement or have most held rows. It changes nothing. Ages are in seconds. Its reader is
-:mod:`wallaroo_spark.status.collect`.
+:mod:`wallaroo_spark.observe.collect`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ class _Held(NamedTuple):
     """The streams of which rows are held, in columns."""
 
     streams: list[HeldStream]
-    """The streams."""
     rows: NDArray[np.int64]
     """Number of held rows of each."""
     ages: NDArray[np.float64]
@@ -52,7 +51,8 @@ class _Held(NamedTuple):
 
 
 def inspect(state: WorkerState, requests: Iterable[ReadRequest], wanted: InspectionQuestion) -> dict[str, Any]:
-    """The sums, and the instances and streams that are wanted; on the thread of the state."""
+    """The sums, and the instances and streams that are wanted, by the names of the records in ``observe.receiver``; on
+    the thread of the state."""
     now, wall = time.monotonic(), time.time()
     requests = list(requests)
     held = _held(state, wall)
@@ -65,6 +65,7 @@ def inspect(state: WorkerState, requests: Iterable[ReadRequest], wanted: Inspect
         "credits": sum(max(0, one.protocol.credits.available) for one in connections.streaming.values()),
         "rows": int(held.rows.sum()),
         "rows_in": state.buffer.rows,
+        "rows_out": connections.counts["committed"],
         "ack_age": float(held.ages.max()) if len(held.ages) else None,
         "refusals": [
             {

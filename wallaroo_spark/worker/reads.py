@@ -36,7 +36,6 @@ class ReadRequest:
     """A request of a reading task, for the status. The thread of the request changes it."""
 
     ranges: Mapping[int, PlannedRange]
-    """The planned ranges."""
     asked_at: float
     """Time of the request in monotonic seconds."""
     missing: int

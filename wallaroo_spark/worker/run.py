@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from wallaroo_spark.inner.trust import fleet_keys
-from wallaroo_spark.slots.service import ServiceThread, serve
+from wallaroo_spark.inner.client import fleet_keys
+from wallaroo_spark.runtime.service import ServiceThread, serve
 from wallaroo_spark.worker.memory import keep_memory
 from wallaroo_spark.worker.service import WorkerService, WorkerSetup
 from wallaroo_spark.worker.slot_tenancy import SlotRegistry

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from wallaroo_spark.columnar import CommonColumns, RowsOf, to_rows
 from wallaroo_spark.errors import TransportError
-from wallaroo_spark.inner.sample_call import MOST_BYTES, MOST_ROWS, SAMPLE_SCHEMA, MessageSample, SampleQuestion
+from wallaroo_spark.inner.calls import MOST_BYTES, MOST_ROWS, SAMPLE_SCHEMA, MessageSample, SampleQuestion
 from wallaroo_spark.references import StreamKey
 from wallaroo_spark.worker.buffer.buffer import Buffer
 from wallaroo_spark.worker.buffer.held_stream import HeldStream

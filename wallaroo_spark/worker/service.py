@@ -12,14 +12,14 @@ import os
 import socket
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from wallaroo_spark import transport
 from wallaroo_spark.errors import LeaseLostError, RegistryError, TransportError, WallarooError, one_line
-from wallaroo_spark.inner.trust import FleetKeys
+from wallaroo_spark.inner.client import FleetKeys
 from wallaroo_spark.options import Options, resolve_secret
-from wallaroo_spark.slots.shell import Door, ServiceShell
+from wallaroo_spark.runtime.service import ServiceShell
 from wallaroo_spark.steps import Step, passed
 from wallaroo_spark.transport import ByteStream, Listener
 from wallaroo_spark.worker import open_files, ports
@@ -27,7 +27,7 @@ from wallaroo_spark.worker.buffer.ephemeral import Origin
 from wallaroo_spark.worker.executor_id import executor_id
 from wallaroo_spark.worker.flight_server import InnerPort
 from wallaroo_spark.worker.machine import events as e
-from wallaroo_spark.worker.machine.outside import carry_out
+from wallaroo_spark.worker.machine.environment import carry_out
 from wallaroo_spark.worker.machine.state import WorkerState
 from wallaroo_spark.worker.reads import Reads
 from wallaroo_spark.worker.slot_tenancy import SlotRegistry, SlotTenancy
@@ -68,13 +68,16 @@ class WorkerSetup:
     keys: FleetKeys | None = field(default=None, repr=False)
     """The fleet's keys, so that the worker need not derive them; None: it derives them."""
 
+    def of(self, slot: int, submission: int) -> WorkerSetup:
+        """The setup of one worker."""
+        return replace(self, slot=slot, submission=submission)
+
 
 @dataclass(slots=True)
 class _ConnectorPeer:
     """The shell's state of one connection."""
 
     stream: ByteStream
-    """The byte stream."""
     stuck: bool = False
     """Whether the peer was reported as not reading."""
 
@@ -114,8 +117,7 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
                 self._renewed,
             )
         )
-        door = Door(options.host, options.port, options.tls_certificate, options.tls_key, options.tls_ca)
-        listener = await self._listen(door, self._serve_peer)
+        listener = await self._listen(options, self._serve_peer)
         if listener is not None:
             self._inner_port = await self._open_inner_port()
             await self._serve_until_stopped(listener, self._inner_port)
@@ -221,29 +223,29 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
             peer.stream.abort()
 
     def ask_assignment(self, ask: e.AskAssignment) -> None:
-        """See :class:`~.machine.outside.Outside`."""
+        """See :class:`~.machine.environment.Environment`."""
         self._spawn(self._ask_assignment(ask))
 
     def release_instances(self, instances: tuple[str, ...]) -> None:
-        """See :class:`~.machine.outside.Outside`."""
+        """See :class:`~.machine.environment.Environment`."""
         assert self.state is not None
         self._spawn(self._tenancy.unassign(instances, self.state))
 
     def ask_claims(self, ask: e.AskClaims) -> None:
-        """See :class:`~.machine.outside.Outside`."""
+        """See :class:`~.machine.environment.Environment`."""
         self._spawn(self._ask_claims(ask))
 
     def release_claims(self, streams: tuple[int, ...]) -> None:
-        """See :class:`~.machine.outside.Outside`."""
+        """See :class:`~.machine.environment.Environment`."""
         self._spawn(self._tenancy.unclaim(streams))
 
     def log(self, line: e.Log) -> None:
-        """See :class:`~.machine.outside.Outside`."""
+        """See :class:`~.machine.environment.Environment`."""
         level = logging.WARNING if line.warning else logging.INFO
         log.log(level, "slot %d: %s", self.setup.slot, line.text, exc_info=line.error)
 
     def wake_readers(self) -> None:
-        """See :class:`~.machine.outside.Outside`."""
+        """See :class:`~.machine.environment.Environment`."""
         if self.reads is not None:
             self.reads.wake()
 
@@ -274,7 +276,7 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
             peer.stream.abort()
 
     def send(self, send: e.Send) -> None:
-        """See :class:`~.machine.outside.Outside`."""
+        """See :class:`~.machine.environment.Environment`."""
         peer = self._peers.get(send.connection)
         if peer is None:
             return
@@ -285,7 +287,7 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
             self._loop.call_soon(self.handle, e.Stuck(send.connection, peer.stream.queued))
 
     def close(self, close: e.Close) -> None:
-        """See :class:`~.machine.outside.Outside`."""
+        """See :class:`~.machine.environment.Environment`."""
         peer = self._peers.get(close.connection)
         if peer is None:
             return
@@ -303,7 +305,7 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
             stream.abort()
 
     def set_reading(self, session: int, reading: bool) -> None:
-        """See :class:`~.machine.outside.Outside`."""
+        """See :class:`~.machine.environment.Environment`."""
         if (peer := self._peers.get(session)) is not None:
             peer.stream.set_delivering(reading)
 
@@ -372,8 +374,8 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
             "host": socket.gethostname(),
             "executor": executor_id(),
             "generation": self._tenancy.current.generation,
-            "connect": self._tenancy.current.connect,
-            "registry_away": self._tenancy.registry_away,
+            "address": self._tenancy.current.connect,
+            "registry_away": self._tenancy.unanswered,
             "stopping": self._stop_reason,
             "warnings": [*ports.warnings(self.options), *self._warnings],
         }

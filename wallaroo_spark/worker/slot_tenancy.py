@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from wallaroo_spark.errors import RegistryError
-from wallaroo_spark.slots.tenancy import LeaseRegistry, Tenancy
+from wallaroo_spark.runtime.tenancy import LeaseRegistry, Tenancy
 
 
 class SlotRegistry(LeaseRegistry, Protocol):
@@ -35,7 +35,7 @@ class SlotRegistry(LeaseRegistry, Protocol):
         """Release claims of stream ids."""
 
 
-class Guests(Protocol):
+class ServedInstances(Protocol):
     """The instances of a worker, for the release of their assignments."""
 
     @property
@@ -61,14 +61,14 @@ class SlotTenancy(Tenancy):
         self._none_leaving = asyncio.Event()
         self._none_leaving.set()
 
-    async def renew(self, guests: Guests, claims: Callable[[], set[int]]) -> frozenset[int]:
+    async def renew(self, served: ServedInstances, claims: Callable[[], set[int]]) -> frozenset[int]:
         """Renew the lease, and restore entries that an emptied Redis has lost. Returns claims that another slot has
         now.
         """
-        instances = guests.instances()
+        instances = served.instances()
         await self.ask(functools.partial(self._registry.renew, self.current, instances=instances))
         # Some may have been released meanwhile; the renewal has assigned them to this slot again.
-        guests.assigned.update(instances)
+        served.assigned.update(instances)
         async with self._claiming:
             await self._give_back()
             wanted = claims().copy()
@@ -80,17 +80,17 @@ class SlotTenancy(Tenancy):
         await self._none_leaving.wait()
         return await asyncio.to_thread(self._registry.assign, instance, self._slot, workers)
 
-    async def unassign(self, instances: tuple[str, ...], guests: Guests) -> None:
+    async def unassign(self, instances: tuple[str, ...], served: ServedInstances) -> None:
         """Release instances, unless they have reconnected; with a later renewal when the registry is unreachable."""
         await self._none_leaving.wait()
-        back = set(instances) & set(guests.instances())
+        back = set(instances) & set(served.instances())
         self._none_leaving.clear()
         try:
             await asyncio.to_thread(self._registry.unassign, self.current, sorted(set(instances) - back))
         except RegistryError:
             back = set(instances)
         finally:
-            guests.assigned.update(back)
+            served.assigned.update(back)
             self._none_leaving.set()
 
     async def claim(self, streams: tuple[int, ...]) -> frozenset[int]:

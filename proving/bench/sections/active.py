@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from proving.bench.load_generator import Template
-from wallaroo_spark.inner.plan_call import PlanAnswer, PlanQuestion
+from wallaroo_spark.inner.calls import PlanAnswer, PlanQuestion
 from wallaroo_spark.inner.rows import Unpacker
 from wallaroo_spark.options import Options
 from wallaroo_spark.protocol import REVISIONS, ConnectorSession, Ok
@@ -70,7 +70,6 @@ class Feed:
     number: int
     """The session's number."""
     streams: int
-    """Its streams."""
     size: int
     """Bytes of a payload."""
     template: Template

@@ -17,12 +17,11 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar, cast
 
-from wallaroo_spark.inner.trust import fleet_keys
+from wallaroo_spark.inner.client import fleet_keys
 from wallaroo_spark.options import Options
 from wallaroo_spark.protocol import REVISIONS, ConnectorSession, Message, Notify
 from wallaroo_spark.receiver.announcer import LastCommit
-from wallaroo_spark.reference_versions import VersionedReferences
-from wallaroo_spark.references import References, flatten
+from wallaroo_spark.references import References, VersionedReferences, flatten
 from wallaroo_spark.registry import QUERY_STARTS, Lease
 from wallaroo_spark.source.fleet_view import FleetView, SlotView
 from wallaroo_spark.source.planner import Limits

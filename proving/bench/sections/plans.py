@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from wallaroo_spark.options import Options
 from wallaroo_spark.references import Reference, References
 from wallaroo_spark.registry import QUERY_STARTS
-from wallaroo_spark.sidecar.plan_place import place_record
+from wallaroo_spark.sidecar.plan_files import place_record
 from wallaroo_spark.source.planner import Limits, Plan
 from wallaroo_spark.source.reader import WallarooStreamReader
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from proving.simulator.engine.core import Part, Promise, Simulation
 from wallaroo_spark.errors import TransportError
-from wallaroo_spark.inner.notices import REWIND, Notice, decode
+from wallaroo_spark.inner.calls import REWIND, Notice, decode
 from wallaroo_spark.references import PlannedRange
 from wallaroo_spark.worker.machine import events as e
 

@@ -10,11 +10,17 @@ from typing import Any, TypeVar
 from proving.simulator.engine.core import Violation
 from wallaroo_spark.checkpoint.files import CheckpointFiles, NamedPlans, _Entry
 from wallaroo_spark.errors import CheckpointError
-from wallaroo_spark.reference_versions import endings_of, plain
-from wallaroo_spark.references import Changes, EndingChanges, References, StreamKey
-from wallaroo_spark.sidecar.plan_files import PlanContent, PlanStore, decoded, encoded, snapshot_of
-from wallaroo_spark.sidecar.plan_names import NamedPlan, PlanName
-from wallaroo_spark.sidecar.plan_reader import PlanReader
+from wallaroo_spark.references import Changes, EndingChanges, References, StreamKey, endings_of, plain
+from wallaroo_spark.sidecar.plan_files import (
+    NamedPlan,
+    PlanContent,
+    PlanName,
+    PlanReader,
+    PlanStore,
+    decoded,
+    encoded,
+    snapshot_of,
+)
 from wallaroo_spark.source.offsets import offset, references_of
 
 T = TypeVar("T")
@@ -146,6 +152,7 @@ class SimulatedFiles(CheckpointFiles):
         self._known_logs = None
         # Each look lists the logs: kept listings would age by the real clock, and the files change with simulated time.
         self._remote = True
+        self._fsync = False
 
     def query_id(self) -> str | None:
         """The same query always."""

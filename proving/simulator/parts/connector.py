@@ -31,8 +31,8 @@ from wallaroo_spark.connector.sending.unacknowledged import (
     SourcePosition,
     UnacknowledgedMessages,
 )
-from wallaroo_spark.connector.session.address_rotation import AddressRotation
-from wallaroo_spark.connector.session.session_endings import EndedSession, report_ending
+from wallaroo_spark.connector.session_keeper import EndedSession, report_ending
+from wallaroo_spark.connector.worker_connection import AddressRotation
 from wallaroo_spark.errors import RegistryError, RemoteProtocolError, ReplayError, TransportError
 from wallaroo_spark.protocol import (
     HEAD_BYTES,
@@ -84,7 +84,6 @@ class Program:
     world: Surroundings
     """The history that the program belongs to."""
     instance: str
-    """Its instance name."""
     revision: Revision
     """The protocol revision that it speaks."""
     replayable: bool

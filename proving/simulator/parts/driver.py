@@ -15,8 +15,8 @@ from proving.simulator.parts.checkpoint import RECEIVER, SimulatedFiles
 from proving.simulator.parts.query import Query
 from proving.simulator.parts.surroundings import Surroundings
 from proving.simulator.parts.worker import Worker
+from wallaroo_spark.checkpoint.commits import CheckpointWatcher
 from wallaroo_spark.checkpoint.model import QueryProgress
-from wallaroo_spark.checkpoint.watcher import CheckpointWatcher
 from wallaroo_spark.errors import CheckpointError, RegistryError
 from wallaroo_spark.receiver.announcer import SETTLE_SECONDS, Announcer, LastCommit, NoticeSender
 from wallaroo_spark.references import References

@@ -15,12 +15,18 @@ from proving.simulator.engine.core import Part, Promise, Steps
 from proving.simulator.parts.checkpoint import RECEIVER, Row
 from proving.simulator.parts.surroundings import Surroundings
 from wallaroo_spark.errors import RegistryError, ReplayError, TransportError
-from wallaroo_spark.inner.plan_call import PlanAnswer, PlanQuestion
-from wallaroo_spark.reference_versions import VersionedReferences, ranges
-from wallaroo_spark.references import PlannedRange, References, StreamKey, slot_of_ephemeral
+from wallaroo_spark.inner.calls import PlanAnswer, PlanQuestion
+from wallaroo_spark.references import (
+    PlannedRange,
+    References,
+    StreamKey,
+    VersionedReferences,
+    ranges,
+    slot_of_ephemeral,
+)
 from wallaroo_spark.registry import KnownWorkers
 from wallaroo_spark.sidecar.forgetting import Forgetting, PlanClock, dwell_seconds, merged
-from wallaroo_spark.sidecar.plan_names import NAMED_VERSION
+from wallaroo_spark.sidecar.plan_files import NAMED_VERSION
 from wallaroo_spark.source.plan_book import PlanBook
 from wallaroo_spark.source.planner import Inquiry, Limits, NextCall, NothingToRead, Plan, SlotNews, Uncommitted, slot_of
 from wallaroo_spark.source.reader import LEAVING_SECONDS

@@ -19,7 +19,7 @@ from proving.simulator.engine.network import End
 from proving.simulator.parts.surroundings import Surroundings
 from wallaroo_spark.columnar.decode import ROW_OVERHEAD
 from wallaroo_spark.errors import LeaseLostError, RegistryError, TransportError
-from wallaroo_spark.inner.plan_call import PlanQuestion
+from wallaroo_spark.inner.calls import PlanQuestion
 from wallaroo_spark.inner.rows import Unpacker
 from wallaroo_spark.protocol import WorkerSession
 from wallaroo_spark.references import PlannedRange
@@ -29,7 +29,7 @@ from wallaroo_spark.worker.buffer.ephemeral import Origin
 from wallaroo_spark.worker.buffer.found import FoundRanges
 from wallaroo_spark.worker.buffer.segments import LOT_OVERHEAD, SEGMENT_OVERHEAD
 from wallaroo_spark.worker.machine import events as e
-from wallaroo_spark.worker.machine.outside import carry_out
+from wallaroo_spark.worker.machine.environment import carry_out
 from wallaroo_spark.worker.machine.state import WorkerState
 from wallaroo_spark.worker.reads import LINGER_SECONDS, NEWS_SECONDS, WaitedRanges
 

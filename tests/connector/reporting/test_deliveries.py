@@ -343,7 +343,7 @@ def test_a_forked_process_is_refused_and_leaves_the_session_alone(caplog: pytest
             try:
                 stream.send(b"of the child")
             except LocalProtocolError as error:
-                status = 0 if "was forked" in str(error) else 2
+                status = 0 if "is a fork of it" in str(error) else 2
             finally:
                 sender.close()
                 os._exit(status)

@@ -73,6 +73,7 @@ FACTS: list[tuple[dict[str, Any], str, str, bool]] = [
         True,
     ),
     ({}, "idle", "orders/shop-1 has nothing to wait for", True),
+    ({"waiting": 3.0}, "commit-awaited", "orders/shop-1 waits: what was sent to host:7100 is not", True),
 ]
 
 

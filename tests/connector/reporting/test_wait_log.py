@@ -8,8 +8,8 @@ import pytest
 
 from tests.connector.scripted_worker import ScriptedWorker, spin
 from tests.connector.support import connector, send_all, starved
-from wallaroo_spark.connector.reporting import wait_log
-from wallaroo_spark.connector.reporting.wait_log import WaitLog
+from wallaroo_spark.connector import reporting
+from wallaroo_spark.connector.reporting import WaitLog
 
 
 class Loop:
@@ -83,10 +83,24 @@ def test_overlapping_waits_are_one_as_long_as_the_oldest_lasts(loop: Loop, caplo
     assert caplog.messages == ["waits 5", "waits 10", "orders/shop-1 goes on after 11 seconds"]
 
 
+def test_a_call_that_fails_does_not_go_on(loop: Loop, caplog: pytest.LogCaptureFixture) -> None:
+    log = WaitLog("orders/shop-1", lambda: f"waits {loop.now:g}")
+
+    def call() -> None:
+        with log.waiting():
+            loop.advance(12)
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        call()
+
+    assert caplog.messages == ["waits 5", "waits 10"]
+
+
 async def test_a_real_wait_names_the_reason_and_the_way_out(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wait_log, "WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(reporting, "WAIT_SECONDS", 0.01)
     async with ScriptedWorker(credits=4, regrant=False, auto_commit=False) as worker, connector(worker) as sender:
         stream = await sender.open("a")
         sending = asyncio.create_task(send_all(stream, 5))

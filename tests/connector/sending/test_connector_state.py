@@ -14,7 +14,7 @@ class TestWaiting:
     async def test_sending_waits_for_credit_and_says_so(
         self, revision: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("wallaroo_spark.connector.reporting.wait_log.WAIT_SECONDS", 0.0)
+        monkeypatch.setattr("wallaroo_spark.connector.reporting.WAIT_SECONDS", 0.0)
         async with ScriptedWorker(credits=4, regrant=False) as worker, connector(worker, revision=revision) as sender:
             stream = await sender.open("a")
             sending = asyncio.create_task(send_all(stream, 10))

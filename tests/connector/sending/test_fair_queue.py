@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from wallaroo_spark.connector.sending.fair_queue import Broadcast, FairQueue
+from wallaroo_spark.connector.sending.send_batches import Broadcast, FairQueue
 
 
 class Gate:

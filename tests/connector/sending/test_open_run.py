@@ -14,7 +14,7 @@ from tests.connector.scripted_worker import ScriptedWorker, spin
 from tests.connector.support import connector, lose, send_all
 from tests.waiting import SECONDS
 from wallaroo_spark.connector import Connector, Stream
-from wallaroo_spark.connector.sending.open_run import OpenRun
+from wallaroo_spark.connector.sending.send_batches import OpenRun
 from wallaroo_spark.errors import LocalProtocolError
 from wallaroo_spark.protocol import REVISIONS as BY_NAME
 from wallaroo_spark.protocol import U64_MAX, V3, Flags, Message, Revision, encode_message

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wallaroo_spark.connector.message_columns import MessageColumns
+from wallaroo_spark.connector.record import MessageColumns
 from wallaroo_spark.connector.sending import send_batches as send_batches_module
 from wallaroo_spark.connector.sending.resend_buffer import memory_cost
 from wallaroo_spark.connector.sending.send_batches import SendBatch, SendBatches
@@ -41,7 +41,9 @@ def failing(*values: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of three messages. The clock ends none of them earlier, however busy the machine is."""
     monkeypatch.setattr(send_batches_module, "BATCH_MESSAGES", 3)
+    monkeypatch.setattr(send_batches_module, "BATCH_SECONDS", 3600.0)
 
 
 @pytest.mark.usefixtures("small_pieces")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ from tests.connector.conftest import REVISIONS
 from tests.connector.scripted_worker import ScriptedWorker
 from tests.connector.support import connector, lose
 from tests.waiting import SECONDS
-from wallaroo_spark.connector import FeedProgress, FeedResult, Lines, Record, Records, Stdin, message_columns
+from wallaroo_spark.connector import FeedProgress, FeedResult, Lines, Record, Records, Stdin, record
 from wallaroo_spark.errors import LocalProtocolError, RemoteProtocolError, ReplayError
 
 
@@ -134,6 +134,23 @@ class TestFeeding:
         assert [progress.messages for progress in seen] == sorted(progress.messages for progress in seen)
         assert len(seen) > 3
 
+    async def test_a_feed_that_is_cancelled_has_counted_everything_that_was_sent(self) -> None:
+        seen: list[FeedProgress] = []
+
+        class Waiting(Records):
+            async def read(self, after: int | None) -> AsyncIterator[Record]:
+                for number in (1, 2, 3):
+                    yield Record(number, b"x")
+                await asyncio.Event().wait()
+
+        async with ScriptedWorker(auto_commit=False) as worker, connector(worker) as sender:
+            feeding = asyncio.create_task(sender.feed(Waiting("waiting", lambda: ()), progress=seen.append))
+            await worker.until(lambda: worker.only.last == 3)
+            feeding.cancel()
+            await asyncio.wait({feeding})
+        assert feeding.cancelled()
+        assert (seen[-1].messages, seen[-1].sent, seen[-1].acknowledged) == (3, 3, None)
+
     async def test_the_lines_of_a_large_file_are_counted_once_whatever_was_sent_again(
         self, tmp_path: Path, revision: str
     ) -> None:
@@ -156,14 +173,14 @@ class TestFeeding:
 
     async def test_a_feed_that_stops_to_read_goes_on_with_its_turn(self, monkeypatch: pytest.MonkeyPatch) -> None:
         now = 0.0
-        monkeypatch.setattr(message_columns, "time", SimpleNamespace(monotonic=lambda: now))
+        monkeypatch.setattr(record, "time", SimpleNamespace(monotonic=lambda: now))
 
         def read(name: str) -> Iterator[Record]:
             nonlocal now
             for number in range(1, 501):
                 if name == "d" and number in (20, 60, 100):
                     # Longer than records that were read wait for those behind them.
-                    now += 2 * message_columns.GROUP_SECONDS
+                    now += 2 * record.GROUP_SECONDS
                 yield Record(number, b"x")
 
         async with ScriptedWorker(credits=5) as worker, connector(worker) as sender:

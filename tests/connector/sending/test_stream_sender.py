@@ -17,10 +17,10 @@ from tests.connector.scripted_worker import ScriptedWorker, spin
 from tests.connector.support import connector, lose, send_all, starved
 from tests.waiting import SECONDS
 from wallaroo_spark.connector import Backoff, BlockingConnector, Stream
-from wallaroo_spark.connector.session import worker_connection as worker_connection_module
+from wallaroo_spark.connector import worker_connection as worker_connection_module
 from wallaroo_spark.errors import LocalProtocolError, ReplayError, TransportError
 from wallaroo_spark.protocol import U64_MAX, Flags, Message
-from wallaroo_spark.protocol.reasons import later
+from wallaroo_spark.protocol.faults import later
 
 
 def numbered(count: int, first: int = 1) -> list[bytes]:

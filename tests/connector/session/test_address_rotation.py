@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wallaroo_spark.connector import Backoff
-from wallaroo_spark.connector.session.address_rotation import BEHIND_SECONDS, REDIRECTS_IN_A_ROW, AddressRotation
+from wallaroo_spark.connector.worker_connection import BEHIND_SECONDS, REDIRECTS_IN_A_ROW, AddressRotation
 
 A, B, C = ("a", 1), ("b", 2), ("c", 3)
 

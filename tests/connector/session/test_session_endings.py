@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from wallaroo_spark.connector import Backoff
-from wallaroo_spark.connector.session.address_rotation import AddressRotation
-from wallaroo_spark.connector.session.session_endings import EndedSession, report_ending
+from wallaroo_spark.connector.session_keeper import EndedSession, report_ending
+from wallaroo_spark.connector.worker_connection import AddressRotation
 from wallaroo_spark.errors import RemoteProtocolError, TransportError
 from wallaroo_spark.protocol import Error, Restart
-from wallaroo_spark.protocol.reasons import later, redirect
+from wallaroo_spark.protocol.faults import later, redirect
 
 HERE, THERE = ("10.0.0.1", 7100), ("10.0.0.2", 7100)
 

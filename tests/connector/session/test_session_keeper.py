@@ -19,7 +19,7 @@ from wallaroo_spark.errors import (
     RemoteProtocolError,
     TransportError,
 )
-from wallaroo_spark.protocol.reasons import later, redirect
+from wallaroo_spark.protocol.faults import later, redirect
 
 
 @contextlib.asynccontextmanager

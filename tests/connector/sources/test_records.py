@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wallaroo_spark.connector import Record, Records
-from wallaroo_spark.connector.message_columns import GroupedRecords
+from wallaroo_spark.connector.record import GroupedRecords
 from wallaroo_spark.errors import ReplayError
 
 

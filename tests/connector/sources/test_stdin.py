@@ -9,7 +9,7 @@ import os
 import pytest
 
 from wallaroo_spark.connector import Record, Stdin
-from wallaroo_spark.connector.sources import stdin as stdin_module
+from wallaroo_spark.connector.sources import records as stdin_module
 from wallaroo_spark.errors import ConfigurationError
 
 

@@ -1,4 +1,4 @@
-"""Sends numbered events to a stream with the connector protocol, from the committed reference on.
+"""Sends numbered events to a receiver, from the committed reference on.
 
 ``python -m tests.engine.application.bulk_sender REGISTRY PROGRAM STREAM COUNT`` ends when all are committed. It prints
 a line after each part that is.
@@ -11,16 +11,18 @@ import sys
 
 from wallaroo_spark.connector import BlockingConnector
 
-PART = 5_000
+PART = 2_000
 """Messages after which the program waits for their commit."""
 
 
 def main(registry: str, program: str, name: str, count: int) -> None:
     """Send the events."""
-    with BlockingConnector(program, instance="bulk", registry=registry, drain_timeout=None) as connector:
+    with BlockingConnector(
+        program, instance="bulk", registry=registry, cookie="env:COOKIE", drain_timeout=None
+    ) as connector:
         stream = connector.open(name)
         for number in range(0 if stream.reference is None else stream.reference + 1, count):
-            stream.send(json.dumps({"type": "bulk.sent", "data": number}).encode(), id=number)
+            stream.send(json.dumps({"type": "shop.order.created", "data": number}).encode(), id=number)
             if (number + 1) % PART == 0:
                 connector.drain()
                 print(number + 1, flush=True)

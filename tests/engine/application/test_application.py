@@ -5,31 +5,30 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 
 from tests.engine.application import shop
-from tests.engine.application.bulk_sender import PART
 from tests.waiting import SECONDS, eventually
-from wallaroo_spark import read_instances, read_stream
+from wallaroo_spark import read_instances, read_stream, sinks
 from wallaroo_spark.checkpoint import CheckpointFiles
+from wallaroo_spark.cli.main import cli
 from wallaroo_spark.client import Client, Event
-from wallaroo_spark.connector import BlockingConnector
 from wallaroo_spark.engine import Application
-from wallaroo_spark.engine.observing.published import in_folder, in_registry
-from wallaroo_spark.errors import ArgumentValueError, ConfigurationError, PipelineError
+from wallaroo_spark.errors import ArgumentValueError, CheckpointError, ConfigurationError, PipelineError, WallarooError
+from wallaroo_spark.observe.application import ApplicationStatus
+from wallaroo_spark.observe.published import in_folder, in_registry
 from wallaroo_spark.pipelines.names import ObjectKey
 from wallaroo_spark.pipelines.schema.applying import apply_files, delete_objects
 from wallaroo_spark.pipelines.schema.store import SchemaStore
 from wallaroo_spark.registry import application_registry
-from wallaroo_spark.status.application.model import ApplicationStatus
 from wallaroo_spark.streams.places import checkpoint_of
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ class Shop:
 
     def start(self) -> None:
         self.application = Application(
-            self.spark, self.folder, state_partitions=2, move_seconds=0.2, retention_seconds=1, connector_port=0
+            self.spark, self.folder, state_partitions=2, move_seconds=0.2, retention_seconds=1
         )
         self.application.start()
 
@@ -170,6 +169,36 @@ def test_a_new_version_with_a_function_that_cannot_be_imported_is_reported_and_o
     eventually(lambda: not the_shop.application.status()["errors"])
 
 
+def test_a_stage_that_fails_for_ever_is_a_cause_with_its_reason_until_its_instance_is_cancelled(the_shop: Shop) -> None:
+    function = "{function}\n    retry: {{delay: 100ms, maxDelay: 200ms}}"
+    failing = function.format(function="tests.engine.application.stage_functions:fails")
+    shop.apply(Path(the_shop.folder), shop.MORE.format(function=failing))
+    with the_shop.client() as client:
+        eventually(lambda: "shop/more" in (one.pipeline for one in the_shop.application.snapshot().pipelines))
+        client.publish("shop/ledger", Event("shop.counted", 1))
+        found = eventually(lambda: (seen := the_shop.application.snapshot()).cause.code == "stage-failing" and seen)
+        [stage] = next(one for one in found.pipelines if one.pipeline == "shop/more").stages
+        assert not found.cause.healthy
+        assert "the ledger is closed" in stage.reason
+        assert stage.failed >= 3
+        assert eventually(
+            lambda: "stage-failing" in CliRunner().invoke(cli, ["status", "--app", the_shop.folder]).stdout
+        )
+        [instance] = eventually(lambda: instances(the_shop.folder))
+        assert "the ledger is closed" in instance["reason"]
+        client.cancel("shop/more", instance["partition"], instance["instance"])
+    eventually(lambda: all(one.code != "stage-failing" for one in the_shop.application.snapshot().causes))
+    shop.apply(Path(the_shop.folder), shop.MORE.format(function="tests.engine.application.stage_functions:reserve"))
+
+
+def instances(folder: str) -> list[dict[str, Any]]:
+    """What ``pipelines instances`` shows of active instances that have failed before."""
+    shown = CliRunner().invoke(
+        cli, ["pipelines", "instances", "shop/more", "--app", folder, "--state", "active", "--json"]
+    )
+    return [one for one in json.loads(shown.stdout)["instances"] if one["reason"]]
+
+
 def await_expiry(the_shop: Shop) -> None:
     """Wait until all records so far of the stream with a short ttl were in its table and are not any more."""
     table = Path(the_shop.folder) / "streams" / "shop" / "brief"
@@ -240,56 +269,21 @@ def test_many_events_are_written_once_when_the_gateway_is_killed_meanwhile(the_s
     assert table.count() == table.select("id").distinct().count() == count
 
 
-@pytest.mark.long
-def test_a_connector_finds_the_gateway_by_the_registry_and_publishes_in_bulk(the_shop: Shop) -> None:
-    program, registry = f"connectors:{the_shop.application.name}", the_shop.application.registry_url
-    for begin, end in ((0, 40), (40, 100)):
-        with BlockingConnector(program, instance="till-7", registry=registry) as connector:
-            stream = connector.open("shop/ledger:till")
-            assert stream.reference == (39 if end == 100 else None)
-            for number in range(begin, end):
-                stream.send(json.dumps({"type": "till", "data": number}).encode(), id=number)
+def test_rows_of_a_query_become_events_that_consumers_read_in_order(the_shop: Shop, tmp_path: Path) -> None:
+    rows = the_shop.spark.range(0, 3000, 1, 2).selectExpr("cast(id AS string) AS value", "'k' AS key", "'row' AS type")
+    writer = sinks.stream(the_shop.folder, "shop/orders", checkpoint=str(tmp_path))
+    for batch in (0, 1, 1):
+        writer(rows, batch)
 
-    table = read_stream(the_shop.spark, the_shop.folder, "shop/ledger").where("type = 'till'").orderBy("offset")
-    eventually(lambda: table.count() >= 100, pause=0.5)
-    rows = table.collect()
-    assert [int(row.data) for row in rows] == list(range(100))
-    assert (rows[7].id, rows[7].source) == ("shop/ledger:till/7", "till-7")
+    def written() -> list[Any]:
+        table = read_stream(the_shop.spark, the_shop.folder, "shop/orders").where("type = 'row'")
+        return list(table.orderBy("offset").collect())
 
-
-@pytest.mark.long
-def test_messages_of_a_connector_are_written_once_and_in_order_when_the_gateway_and_the_connector_are_killed(
-    the_shop: Shop,
-) -> None:
-    count = 50_000
-    program, registry = f"connectors:{the_shop.application.name}", the_shop.application.registry_url
-    with application_registry(registry, the_shop.application.name) as leases:
-        gateway = int(leases.leases()[0].holder.split("/")[1])
-    command = [sys.executable, "-m", "tests.engine.application.bulk_sender", registry, program]
-    kills = {2 * PART: "gateway", 6 * PART: "connector"}
-    ended = False
-    for _ in range(2):
-        sender = subprocess.Popen([*command, "shop/orders#1:bulk", str(count)], stdout=subprocess.PIPE, text=True)
-        try:
-            assert sender.stdout is not None
-            for line in sender.stdout:
-                match kills.pop(int(line), ""):
-                    case "gateway":
-                        os.kill(gateway, signal.SIGKILL)
-                    case "connector":
-                        sender.kill()
-            ended = sender.wait(SECONDS) == 0
-        finally:
-            sender.kill()
-            sender.wait()
-    assert ended
-    assert not kills
-
-    table = read_stream(the_shop.spark, the_shop.folder, "shop/orders").where("type = 'bulk.sent'")
-    eventually(lambda: table.count() >= count, pause=0.5)
-    rows = table.orderBy("offset").select("partition", "data").collect()
-    assert {row.partition for row in rows} == {1}
-    assert [int(row.data) for row in rows] == list(range(count))
+    eventually(lambda: len(written()) >= 6000, pause=0.5)
+    found = written()
+    assert [int(row.data) for row in found] == [*range(3000)] * 2
+    assert len({row.partition for row in found}) == 1
+    assert (found[0].id, found[0].source) == ("shop.orders/1/0/0", "/sinks/shop.orders")
 
 
 def test_an_application_that_is_stopped_goes_on_where_it_was(the_shop: Shop) -> None:
@@ -339,6 +333,133 @@ def test_a_deleted_stream_takes_its_table_with_it_and_one_of_its_name_begins_ane
         assert [event.value for event in take(client, "shop/again", "readers", 1)] == [2]
         eventually(lambda: list(table.rglob("*.parquet")), pause=0.1)
     assert [row["offset"] for row in read_stream(the_shop.spark, the_shop.folder, "shop/again").collect()] == [3]
+
+
+WIDE = "kind: Stream\nname: wide\nnamespace: shop\npartitions: {partitions}\n"
+
+
+def test_added_partitions_have_the_groups_and_the_events_that_the_others_know(the_shop: Shop, tmp_path: Path) -> None:
+    document, store = tmp_path / "wide.yaml", SchemaStore(the_shop.folder)
+
+    def declare(partitions: int) -> None:
+        document.write_text(WIDE.format(partitions=partitions), encoding="utf-8")
+        apply_files(store, [str(document)], time.time())
+
+    def publish(client: Client, *numbers: int) -> list[Any]:
+        with contextlib.suppress(ConfigurationError, PipelineError):
+            return client.publish("shop/wide", *(Event("t", one, id=str(one), source="/a") for one in numbers))
+        return []
+
+    declare(2)
+    with the_shop.client() as client:
+        places = eventually(lambda: publish(client, *range(20)), pause=0.1)
+        take(client, "shop/wide", "lasting", 20)
+        declare(3)
+        # The gateway may not know of the added partition yet, and then it does.
+        assert publish(client, *range(20)) == places
+        numbers = iter(range(20, 100_000))
+        sent, first = [*range(20)], 0
+
+        def reaches_the_added_partition() -> bool:
+            nonlocal first
+            first = next(numbers)
+            sent.append(first)
+            return publish(client, first)[0].partition == 2
+
+        eventually(reaches_the_added_partition, pause=0.1)
+        assert publish(client, *range(20)) == places
+        rest = take(client, "shop/wide", "lasting", len(sent) - 20)
+    assert sorted(event.value for event in rest) == sent[20:]
+    table = read_stream(the_shop.spark, the_shop.folder, "shop/wide")
+    eventually(lambda: table.count() >= len(sent), pause=0.5)
+    assert sorted(int(row["id"]) for row in table.select("id").collect()) == sent
+
+
+def test_a_lost_inbox_ends_the_application_and_is_refused_until_it_is_restored(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Nothing is answered as received that no batch would read."""
+    running = Shop(spark, shop.declare(tmp_path))
+    running.start()
+    inbox = tmp_path / "shop" / "_wallaroo" / "inbox"
+    try:
+        with running.client() as client:
+            client.publish("shop/ledger", Event("t", 1, id="1", source="/a"))
+            inbox.rename(tmp_path / "away")
+            with pytest.raises(PipelineError, match="was deleted or is an older copy") as ended:
+                running.application.await_end(SECONDS)
+            assert ended.value.code == "inbox-lost"
+    finally:
+        running.application.stop()
+
+    shutil.copytree(tmp_path / "away", inbox)
+    for claim in (inbox / "g0").glob("*.claim"):
+        claim.unlink()
+    with pytest.raises(CheckpointError, match=r"g0 .*it has no claim") as refused:
+        running.start()
+    assert refused.value.code == "inbox-lost"
+
+    shutil.rmtree(inbox)
+    for gateway in (tmp_path / "away").iterdir():
+        (inbox / gateway.name).mkdir(parents=True)
+    # The remedy of the message, which names one file at a time.
+    while (named := _start_names_a_file(running)) is not None:
+        named.touch()
+    try:
+        with running.client() as client:
+            client.publish("shop/ledger", Event("t", 2, id="2", source="/a"), durability="received")
+            assert [event.value for event in take(client, "shop/ledger", "readers", 2)] == [1, 2]
+    finally:
+        running.application.stop()
+
+
+def test_a_driver_whose_folder_was_moved_away_and_restored_ends_and_leaves_it_alone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    running = Shop(spark, shop.declare(tmp_path))
+    running.start()
+    folder, copy = tmp_path / "shop", tmp_path / "copy"
+    try:
+        with running.client() as client:
+            client.publish("shop/ledger", Event("t", 1, id="1", source="/a"))
+        # Meanwhile the driver moves and deletes files of the batch.
+        eventually(lambda: _moved(running) >= 0 and _copied(folder, copy))
+        folder.rename(tmp_path / "away")
+        copy.rename(folder)
+        with pytest.raises(WallarooError, match="was moved, deleted or restored") as ended:
+            running.application.await_end(SECONDS)
+        assert ended.value.code == "folder-replaced"
+    finally:
+        running.application.stop()
+
+    running.start()
+    with running.client() as client:
+        assert [event.value for event in take(client, "shop/ledger", "readers", 1)] == [1]
+    running.application.stop()
+
+
+def _moved(running: Shop) -> int:
+    moved = running.application.snapshot().moved
+    return -1 if moved is None else moved
+
+
+def _copied(folder: Path, copy: Path) -> bool:
+    """Copy a folder; False when files were deleted meanwhile."""
+    shutil.rmtree(copy, ignore_errors=True)
+    try:
+        shutil.copytree(folder, copy)
+    except shutil.Error:
+        return False
+    return True
+
+
+def _start_names_a_file(running: Shop) -> Path | None:
+    """Start the application; return the file that the refusal names."""
+    try:
+        running.start()
+    except CheckpointError as error:
+        return Path(error.message.rpartition("file://")[2])
+    return None
 
 
 def test_a_query_that_fails_ends_the_application_with_its_error(spark: SparkSession, tmp_path: Path) -> None:

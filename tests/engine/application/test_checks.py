@@ -23,8 +23,7 @@ from wallaroo_spark.pipelines.declarations import (
 )
 from wallaroo_spark.pipelines.names import ObjectKey
 from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
-from wallaroo_spark.streams.batch_outputs.files import Manifest
-from wallaroo_spark.streams.batch_outputs.store import BatchOutputs
+from wallaroo_spark.streams.batch_outputs import BatchOutputs, Manifest
 
 
 def test_an_old_spark_is_refused() -> None:

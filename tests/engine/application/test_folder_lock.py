@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -13,7 +15,8 @@ import pytest
 
 from tests.waiting import SECONDS, eventually
 from wallaroo_spark.engine.application.folder_lock import FolderLock
-from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.errors import CheckpointError, ConfigurationError
+from wallaroo_spark.storage import locations
 
 PROGRAM = """
 import sys
@@ -106,3 +109,66 @@ def test_a_mount_without_locks_has_a_mark_and_names_no_other_driver_for_nothing(
     other.take("a driver that starts when the mark has stayed the same")
     with pytest.raises(ConfigurationError, match="a driver that starts when the mark has stayed the same"):
         running.renew()
+
+
+@pytest.mark.parametrize("restored", [True, False], ids=["restored", "gone"])
+def test_a_driver_whose_folder_was_moved_and_restored_ends(tmp_path: Path, restored: bool) -> None:
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    living = FolderLock(str(folder))
+    living.take("the living driver")
+    living.renew()
+    folder.rename(tmp_path / "away")
+    if restored:
+        shutil.copytree(tmp_path / "away", folder)
+        FolderLock(str(folder)).take("a driver of the restored folder")
+
+    with pytest.raises(ConfigurationError, match="was moved, deleted or restored") as caught:
+        living.renew()
+    assert caught.value.code == "folder-replaced"
+    living.release()
+    living.require()
+
+
+def test_a_mount_that_grants_a_lock_to_each_machine_has_a_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = tmp_path / "mountinfo"
+    table.write_text(f"36 35 0:59 / {tmp_path} rw,relatime shared:1 - fuse.s3fs s3fs rw,user_id=0\n")
+    monkeypatch.setattr(locations, "TABLE", str(table))
+    lock = FolderLock(str(tmp_path / "shop"), seconds=0.0)
+    lock.take("this")
+
+    assert (tmp_path / "shop" / "_wallaroo" / "driver.json").exists()
+    assert not (tmp_path / "shop" / "_wallaroo" / "driver.lock").exists()
+
+
+def test_a_symbolic_link_to_a_folder_has_the_lock_of_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "shop")
+    lock = FolderLock(str(tmp_path / "shop"))
+    lock.take("this")
+
+    with pytest.raises(ConfigurationError, match=r"another driver \(this\)"):
+        FolderLock(str(tmp_path / "link")).take("by the link")
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"), [("ro", "Read-only file system"), ("full", "No space left")], ids=["read-only", "full"]
+)
+def test_a_folder_that_cannot_be_written_is_an_error_with_the_way_out(
+    tmp_path: Path, options: str, problem: str
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root mounts file systems: run the test as root")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(tmp_path)], check=True)
+    try:
+        (tmp_path / "_wallaroo").mkdir()
+        if options == "ro":
+            subprocess.run(["mount", "-o", "remount,ro", str(tmp_path)], check=True)
+        else:
+            with pytest.raises(OSError, match="No space"):
+                (tmp_path / "large").write_bytes(bytes(100_000))
+        with pytest.raises(CheckpointError, match=f"cannot be written: {problem}.*check that") as caught:
+            FolderLock(str(tmp_path)).take("this")
+        assert caught.value.code == "checkpoint-unwritable"
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)

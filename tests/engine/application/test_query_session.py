@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from wallaroo_spark.engine.application.query_session import (
+from wallaroo_spark.engine.application.query import (
     PARTITIONS,
     SETTINGS,
     STATE_STORE,

@@ -14,7 +14,7 @@ from wallaroo_spark.engine import Application
 from wallaroo_spark.engine.application import application as module
 from wallaroo_spark.engine.observing.observer import gateway_status
 from wallaroo_spark.errors import PipelineError
-from wallaroo_spark.slots.long_jobs import JobRecord
+from wallaroo_spark.runtime.long_jobs import JobRecord
 
 SLOW = "[STREAM_FAILED] Query [id = 1] terminated with exception: Python worker failed to connect back."
 
@@ -54,7 +54,7 @@ def test_a_query_with_a_slow_process_is_started_again(
     assert "(start 2 of at most 5)" in first
     assert "(start 3 of at most 5)" in second
     assert "start the application again" not in first
-    with pytest.raises(PipelineError, match=r"the query failed: java\.io\.IOException: no room; .*continues") as failed:
+    with pytest.raises(PipelineError, match=r"the query failed: IOException: no room; .*continues") as failed:
         application.await_end(0)
     assert failed.value.code == "query-failed"
 
@@ -70,6 +70,6 @@ def test_that_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_an_answer_of_the_registry_the_state_of_a_running_gateway_is_unknown() -> None:
-    found = [gateway_status(job, None, registry_away=True) for job in (JobRecord(0, running=True), JobRecord(1))]
+    found = [gateway_status(job, None, known=False) for job in (JobRecord(0, running=True), JobRecord(1))]
 
     assert [one.state for one in found] == ["unknown", "down"]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wallaroo_spark.engine.application.driver_inbox import DriverInbox
-from wallaroo_spark.engine.application.retention import Retention
+from wallaroo_spark.engine.application.driver_inbox import DriverInbox, Retention
 from wallaroo_spark.pipelines.controller.messages.events import RecordsExpired
 from wallaroo_spark.pipelines.controller.stored.encoding import decode
 from wallaroo_spark.pipelines.declarations import StreamDeclaration

@@ -13,34 +13,26 @@ from tests.gateway.shop import SHOP
 from tests.streams.application import ApplicationFiles
 from tests.streams.samples import records
 from wallaroo_spark.checkpoint import CheckpointFiles
-from wallaroo_spark.engine.observing.gauge_file import GaugeFile
 from wallaroo_spark.engine.observing.observer import DriverFacts, Observer
-from wallaroo_spark.engine.observing.page import ApplicationPage
-from wallaroo_spark.engine.observing.published import in_folder
+from wallaroo_spark.observe.application import KeyGauges, PartitionState, PipelineStatus, StageStatus
+from wallaroo_spark.observe.faces.application_metrics import APPLICATION_METRICS
+from wallaroo_spark.observe.faces.as_json import record_to_json
+from wallaroo_spark.observe.published import GaugeFile, in_folder
+from wallaroo_spark.observe.server.access import PageAddress
+from wallaroo_spark.observe.server.driver_pages import ApplicationPage
 from wallaroo_spark.pipelines.schema.applying import apply_files
 from wallaroo_spark.pipelines.schema.store import SchemaStore
 from wallaroo_spark.registry import EmbeddedRedis, application_registry
-from wallaroo_spark.slots.long_jobs import JobRecord
-from wallaroo_spark.streams.batch_outputs.files import Manifest
-from wallaroo_spark.streams.batch_outputs.store import BatchOutputs
+from wallaroo_spark.runtime.long_jobs import JobRecord
+from wallaroo_spark.streams.batch_outputs import BatchOutputs, Manifest
 from wallaroo_spark.streams.places import checkpoint_of
-from wallaroo_spark.telemetry.application.table import APPLICATION_METRICS
-from wallaroo_spark.web import PageAddress
 
-GAUGES = {
-    "at": 1_000,
-    "last": 3,
-    "first": 1,
-    "pipelines": {
-        "shop/fulfil": {
-            "cursor": 3,
-            "active": 3,
-            "most": 50,
-            "stages": {"charge": {"waiting": 2, "running": 1, "members": 1}},
-        }
-    },
-    "did": {"records": 3, "pipelines": {"shop/fulfil": {"began": 3}}},
-}
+CHARGE = StageStatus("charge", waiting=2, running=1, members=1, places=10)
+GAUGES = KeyGauges(
+    1.0,
+    PartitionState("shop/orders", 0, last=3, records=3),
+    (PipelineStatus("shop/fulfil", active=3, began=3, stages=(CHARGE,)),),
+)
 
 
 def declare(folder: Path) -> None:
@@ -55,7 +47,7 @@ def commit(files: ApplicationFiles) -> None:
     store = BatchOutputs(files.location)
     manifest = store.manifest(batch)
     assert manifest is not None
-    store.seal(Manifest(batch, manifest.files, manifest.timers, {"shop/orders/0": GAUGES}))
+    store.seal(Manifest(batch, manifest.files, manifest.timers, {"shop/orders/0": record_to_json(GAUGES, sparse=True)}))
 
 
 @pytest.mark.timeout(120)
@@ -126,5 +118,5 @@ def test_gauges_are_stored_before_their_manifests_are_deleted_and_go_on_after_a_
     again.follow(2)
     again.follow(2)
 
-    assert again.sum().records == {"shop/orders/0": 9}
+    assert again.sum().keys["shop/orders/0"].partition.records == 9
     assert again.sum(set()).keys == {}

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
+from proving.pipelines.validation import validate
 from tests.pipelines.controller.one_key import ORDERS
 from wallaroo_spark.engine.operator.turn import DEFAULT_LIMITS, InputRow, TurnLimits, TurnResult, take_turn
 from wallaroo_spark.pipelines.controller.messages import events as e
@@ -14,7 +15,6 @@ from wallaroo_spark.pipelines.controller.messages.values import IN_SPARK, CloudE
 from wallaroo_spark.pipelines.controller.stored.encoding import encode
 from wallaroo_spark.pipelines.controller.stored.entries import Changes, KeyEntries
 from wallaroo_spark.pipelines.controller.stored.seen_ids import SeenCache
-from wallaroo_spark.pipelines.controller.stored.validation import validate
 from wallaroo_spark.streams.rows import Rank
 
 I = TypeVar("I")  # noqa: E741  # an instruction
@@ -55,10 +55,18 @@ class Table:
         self.most = most
         self.reads: list[tuple[int, int]] = []
 
-    def read(self, partition: int, first: int, last: int) -> tuple[int, Sequence[CloudEvent]]:
+    def read(
+        self, partition: int, first: int, last: int, *, most_bytes: int | None = None
+    ) -> tuple[int, Sequence[CloudEvent]]:
         self.reads.append((first, last))
         assert last <= len(self.records), "records of this batch are not committed"
-        return first, self.records[first - 1 : min(last, first - 1 + self.most)]
+        found, size = [], 0
+        for record in self.records[first - 1 : min(last, first - 1 + self.most)]:
+            found.append(record)
+            size += record.size
+            if most_bytes is not None and size >= most_bytes:
+                break
+        return first, found
 
 
 def upper(run: i.RunFunction) -> e.Event:

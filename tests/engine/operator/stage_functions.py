@@ -72,3 +72,47 @@ def emit(rows: pd.DataFrame) -> pd.DataFrame:
     events = [[{"type": "a", "data": {"n": int(n)}}, {"type": "b", "id": f"b{n}"}] for n in rows["instance"]]
     other = [{"type": "c", "data": "text"} if n % 2 else None for n in rows["instance"]]
     return pd.DataFrame({"shipments": events, "other/letters": other}, index=rows.index)
+
+
+behaviour: dict[str, Any] = {"raise": None, "output": None, "events": None, "content_type": None}
+"""What :func:`evil` raises or returns."""
+
+
+def evil(rows: pd.DataFrame) -> pd.DataFrame:
+    """Raises the error or returns the values of :data:`behaviour` for a root event with the id ``bad``."""
+    outputs: list[Any] = []
+    types: list[Any] = []
+    for root in rows["root_event"]:
+        is_bad = root["id"] == "bad"
+        if is_bad and behaviour["raise"] is not None:
+            raise behaviour["raise"]
+        outputs.append(behaviour["output"] if is_bad else "fine")
+        types.append(behaviour["content_type"] if is_bad else None)
+    return pd.DataFrame(
+        {"output": pd.Series(outputs, rows.index, object), "content_type": pd.Series(types, rows.index, object)}
+    )
+
+
+def evil_events(rows: pd.DataFrame) -> pd.DataFrame:
+    """Returns the event of :data:`behaviour` for a root event with the id ``bad``."""
+    events = [
+        behaviour["events"] if root["id"] == "bad" else [{"type": "letter", "data": "fine"}]
+        for root in rows["root_event"]
+    ]
+    return pd.DataFrame({"other/letters": pd.Series(events, rows.index, object)}, rows.index)
+
+
+def hundredfold(rows: pd.DataFrame) -> pd.Series[Any]:
+    """Changes what it is given, and the frame itself; raises for a price below zero."""
+    for root in rows["root_event"]:
+        root["data"]["price"] *= 100
+    rows.sort_index(ascending=False, inplace=True)
+    rows["sum"] = [root["data"]["price"] for root in rows["root_event"]]
+    if (rows["sum"] < 0).any():
+        raise ValueError("a price below zero")
+    return rows["sum"]
+
+
+def pass_on(rows: pd.DataFrame) -> pd.Series[Any]:
+    """The data of the root event as a part of the output."""
+    return pd.Series([{"it": root["data"]} for root in rows["root_event"]], rows.index, object)

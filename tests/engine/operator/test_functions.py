@@ -52,13 +52,22 @@ def reasons(found: list[e.Event]) -> list[str]:
     return [one.reason if isinstance(one, e.DeliveryNacked) else "" for one in found]
 
 
+def test_a_pipeline_that_is_declared_anew_gives_events_with_other_ids() -> None:
+    (first,) = runs("emit", "a", targets=TARGETS)
+    second = first._replace(delivery=first.delivery._replace(birth=7))
+    found = acks(list(StageFunctions().run([first, first, second], 1_000)))
+    written = [{event.id for output in one.stream_outputs for event in output.records} - {"b1"} for one in found]
+    assert written[0] == written[1]
+    assert not written[0] & written[2]
+
+
 def test_instances_of_one_number_in_two_partitions_give_events_with_different_ids() -> None:
     found = acks([one for partition in (0, 1) for one in results("emit", "a", targets=TARGETS, partition=partition)])
 
     written = [event.id for one in found for output in one.stream_outputs for event in output.records]
     assert sorted(one for one in written if one.endswith("shipments:0")) == [
-        "shop/text:0/1:work:shop/shipments:0",
-        "shop/text:1/1:work:shop/shipments:0",
+        "shop/text@0:0/1:work:shop/shipments:0",
+        "shop/text@0:1/1:work:shop/shipments:0",
     ]
 
 
@@ -142,11 +151,11 @@ def test_events_for_streams_have_a_partition_each_and_ids_that_are_the_same_in_t
     assert first == second
     one, two = acks(first)
     written = {event.id: (part.target, event) for part in one.stream_outputs for event in part.records}
-    assert set(written) == {"shop/text:0/1:work:shop/shipments:0", "b1", "shop/text:0/1:work:other/letters:0"}
+    assert set(written) == {"shop/text@0:0/1:work:shop/shipments:0", "b1", "shop/text@0:0/1:work:other/letters:0"}
     for target, event in written.values():
         partitions = dict(TARGETS)[target.stream]
         assert target.partition == partition_of(event, partitions)
-    _, event = written["shop/text:0/1:work:shop/shipments:0"]
+    _, event = written["shop/text@0:0/1:work:shop/shipments:0"]
     assert (event.source, event.data, event.attributes) == (
         "shop/text",
         b'{"n":1}',

@@ -15,7 +15,7 @@ from wallaroo_spark.engine.operator.rows import OutputRow, output_rows
 from wallaroo_spark.engine.operator.turn import TurnResult
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
-from wallaroo_spark.pipelines.controller.messages.carried import AppendOutput
+from wallaroo_spark.pipelines.controller.messages.events import AppendOutput
 from wallaroo_spark.pipelines.controller.messages.values import (
     CloudEvent,
     OutputId,
@@ -74,6 +74,7 @@ def test_the_history_has_a_row_for_each_step() -> None:
             i.InstanceBegan("shop/fulfil", 4, 2, 1_000),
             i.StoreOutput(DELIVERY, Payload(b"x", "text/plain"), 1_000, 1_500),
             i.StoreOutput(DELIVERY._replace(stage="ship"), None, 1_500, 2_000),
+            i.DeliveryFailed(DELIVERY, 2, "no stock"),
             i.StorePointer(OutputId(DELIVERY, 0), SHIPMENTS, (5, 6)),
             i.InstanceEnded("shop/fulfil", 4, i.Outcome.FAILED, 1_000, 2_000, "too late"),
             i.SkippedRecords("shop/fulfil", 8, 12),
@@ -86,13 +87,15 @@ def test_the_history_has_a_row_for_each_step() -> None:
         ("began", 4, 1.0),
         ("output", 4, 1.5),
         ("output", 4, 2.0),
+        ("nacked", 4, 5.0),
         ("pointer", 4, 5.0),
         ("ended", 4, 2.0),
         ("skipped", 8, 5.0),
     ]
-    output, without, pointer, ended, skipped = found[1:]
+    output, without, nacked, pointer, ended, skipped = found[1:]
     assert (output["stage"], output["output"], output["content_type"]) == ("charge", b"x", "text/plain")
     assert (without["output"], without["content_type"]) == (None, None)
+    assert (nacked["stage"], nacked["attempts"], nacked["reason"]) == ("charge", 2, "no stock")
     assert (pointer["target_stream"], pointer["target_partition"], pointer["offsets"]) == ("shop/shipments", 1, [5, 6])
     assert (ended["outcome"], ended["reason"], ended["began_at"].timestamp()) == ("failed", "too late", 1.0)
     assert skipped["offsets"] == [8, 12]
@@ -146,6 +149,19 @@ def test_records_stand_beside_their_delivery_if_the_batch_has_all_of_them() -> N
     assert attached == {"old": None, "new": ["4"]}
 
 
+def test_the_copies_of_records_for_groups_have_a_limit_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wallaroo_spark.engine.operator.rows.ATTACHED_BYTES", 25_000)
+    shell = Shell()
+    joins = [e.GroupJoined(reply(n), f"g0.1.{n}", f"group-{n}", True, BEGINNING, 9) for n in range(1, 21)]
+    large = CloudEvent("1", "s", "t", None, (("note", "x" * 10_000),))
+    shell.turn(declared(), *joins, published(large))
+
+    messages = of_kind([*output_rows(ORDERS, 5_000, shell.result)], OutputKind.OUTBOX)
+
+    deliveries = [row["records"] for row in messages if isinstance(decode(row["instruction"]), i.DeliverRecords)]
+    assert (len(deliveries), sum(one is not None for one in deliveries)) == (20, 2)
+
+
 def test_the_timer_of_the_key_is_always_told() -> None:
     without = [*output_rows(ORDERS, 5_000, TurnResult([], None, 1, (), {}))]
     armed = [*output_rows(ORDERS, 5_000, TurnResult([], 6_000, 1, (), {}))]
@@ -161,5 +177,5 @@ def test_large_outputs_are_several_rows_in_order(monkeypatch: pytest.MonkeyPatch
     found = [*output_rows(ORDERS, 5_000, TurnResult([], None, 21, records, {}))]
 
     ranges = [(one.first, one.last) for one in found if one.kind is OutputKind.RECORDS]
-    assert ranges == [(21, 23), (24, 26), (27, 29), (30, 30)]
+    assert ranges == [(21, 22), (23, 24), (25, 26), (27, 28), (29, 30)]
     assert [row["offset"] for row in of_kind(found, OutputKind.RECORDS)] == [*range(21, 31)]

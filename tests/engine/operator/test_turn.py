@@ -144,8 +144,24 @@ def test_the_limit_counts_bytes_too() -> None:
 
     shell.turn(declared(in_spark(), version=2))
 
-    assert len(shell.of(i.InstanceEnded)) == 4
+    assert len(shell.of(i.InstanceEnded)) == 1
     assert shell.result.armed == shell.now + 1
+
+
+def test_a_turn_reads_no_more_bytes_than_its_limit_however_large_the_records_and_their_extensions_are() -> None:
+    shell = Shell(limits=TurnLimits(bytes=100_000))
+    large = [CloudEvent(str(n), "s", "t", b"x" * 5_000, (("note", "y" * 4_800),)) for n in range(1, 41)]
+    shell.turn(declared(), published(*large))
+
+    shell.turn(declared(in_spark(most=1000), version=2))
+    ended = [len(shell.of(i.InstanceEnded))]
+    while shell.result.armed is not None:
+        shell.turn()
+        ended.append(len(shell.of(i.InstanceEnded)))
+
+    # Ten records of 10 kB in a turn, and the results of the function count, too.
+    assert sum(ended) == 40
+    assert max(ended) <= 11
 
 
 def test_a_held_up_pipeline_without_room_needs_no_timer() -> None:
@@ -181,11 +197,14 @@ def test_a_turn_says_the_same_as_separate_calls_of_the_controller() -> None:
 
     together.turn(*events)
     said: list[i.Instruction] = []
+    fresh: list[object] = []
     for event in events:
         apart.turn(event)
         said += apart.result.said
+        fresh += apart.result.fresh
 
-    kinds = (i.AppendRecords, i.InstanceBegan, i.StoreOutput)
+    assert [*together.result.fresh] == fresh
+    kinds = (i.InstanceBegan, i.StoreOutput)
     for kind in kinds:
         strip = [one for one in together.result.said if isinstance(one, kind)]
         assert len(strip) == len([one for one in said if isinstance(one, kind)]), kind

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wallaroo_spark.engine.source.offsets import InputOffset
-from wallaroo_spark.engine.source.plan import Inputs, carried_batches, holes, next_offset, read_files
+from wallaroo_spark.engine.source.plan import InputOffset, Inputs, carried_batches, holes, next_offset, read_files
 from wallaroo_spark.streams.inbox import InboxFile, InboxPosition
 
 GATEWAYS = ("g0", "g1")
@@ -78,7 +77,7 @@ class World:
                 for generation in range(max(1, at.generation), newest + 1)
             }
         carried = {batch: self.carried[batch] for batch in range(self.offset.batch + 1, self.batch)}
-        return Inputs(self.now, unread, carried)
+        return Inputs(self.now, unread, carried, {batch: 10 * count for batch, count in carried.items()})
 
     def run(self, inputs: Inputs, again: Sequence[str], carried: int) -> bool:
         """Plan a batch, let late gateways write, run the batch perhaps again, and commit it; False without a batch."""

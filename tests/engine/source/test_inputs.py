@@ -5,22 +5,21 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.checkpoint.conftest import offset, offsets_text
-from wallaroo_spark.checkpoint import CheckpointFiles
-from wallaroo_spark.engine.source.inputs import CommitLook, InputFiles
-from wallaroo_spark.engine.source.offsets import InputOffset
-from wallaroo_spark.engine.source.plan import next_offset
-from wallaroo_spark.engine.source.reader import InputReader
+from wallaroo_spark.checkpoint import CheckpointFiles, CommitFollower
+from wallaroo_spark.engine.source.datasource import InputReader
+from wallaroo_spark.engine.source.inputs import InboxCleaner, InputFiles
+from wallaroo_spark.engine.source.plan import InputOffset, next_offset
 from wallaroo_spark.errors import CheckpointError
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.sidecar.folder import SidecarFolder
 from wallaroo_spark.storage.locations import PortableLocation, within
-from wallaroo_spark.streams.batch_outputs.files import Manifest
-from wallaroo_spark.streams.batch_outputs.store import BatchOutputs
-from wallaroo_spark.streams.inbox import InboxPosition, InboxWriter
+from wallaroo_spark.streams.batch_outputs import BatchOutputs, Manifest
+from wallaroo_spark.streams.inbox import InboxPosition, InboxReader, InboxWriter
 from wallaroo_spark.streams.places import checkpoint_of
 
 KEY = PartitionKey("shop/orders", 0)
@@ -85,7 +84,7 @@ def test_an_error_that_may_pass_is_waited_for(tmp_path: Path, monkeypatch: pytes
     reader = InputReader(str(tmp_path), 10)
     start, limit = reader.initialOffset(), reader.getDefaultReadLimit()
     clock = [100.0]
-    monkeypatch.setattr("wallaroo_spark.engine.source.reader.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("wallaroo_spark.engine.source.datasource.time.monotonic", lambda: clock[0])
     look = InputFiles.look
 
     def fails(files: InputFiles, offset: InputOffset) -> None:
@@ -109,7 +108,7 @@ def test_after_an_error_the_commit_log_is_read_again(tmp_path: Path, monkeypatch
     committed(tmp_path, 0)
     long_ago = time.time() - 60
     os.utime(tmp_path / "checkpoint" / "commits", (long_ago, long_ago))
-    look = CommitLook(CheckpointFiles(checkpoint_of(str(tmp_path))))
+    look = CommitFollower(CheckpointFiles(checkpoint_of(str(tmp_path))))
 
     def fails(files: CheckpointFiles) -> None:
         raise CheckpointError("the file system does not answer", code="checkpoint-unreadable")
@@ -140,3 +139,40 @@ def test_a_folder_below_a_location_keeps_its_settings() -> None:
     assert within("/app?", "a") == "/app?/a"
     assert within("s3://bucket/app?region=eu", "a") == "s3://bucket/app/a?region=eu"
     assert within(there, "a") == PortableLocation("s3://bucket/app/a", {"region": "eu"})
+
+
+def test_an_inbox_that_was_deleted_or_is_an_older_copy_ends_the_query_at_once(tmp_path: Path) -> None:
+    for _ in range(3):
+        wrote(tmp_path, 1)
+    at = InputOffset({"g0": InboxPosition(3, 1)})
+    InboxCleaner(InboxReader(str(tmp_path)), _Planned(at)).delete_read(0)
+    reader = InputReader(str(tmp_path), 10)
+    start, limit = at.to_json(), reader.getDefaultReadLimit()
+    assert reader.latestOffset(start, limit) is start
+
+    inbox = tmp_path / "_wallaroo" / "inbox"
+    inbox.rename(tmp_path / "away")
+    with pytest.raises(CheckpointError, match="it has no claim, and the checkpoint has read generation 3") as caught:
+        reader.latestOffset(start, limit)
+    assert caught.value.code == "inbox-lost"
+
+    wrote(tmp_path, 1)
+    with pytest.raises(CheckpointError, match="its newest claim is of generation 1") as caught:
+        reader.latestOffset(start, limit)
+    assert caught.value.code == "inbox-lost"
+
+    # The remedy of the message.
+    Path(caught.value.message.rpartition("file://")[2]).touch()
+    assert wrote(tmp_path, 1).generation == 4
+    end = reader.latestOffset(start, limit)
+    assert end["inbox"] == {"g0": {"generation": 4, "sequence": 1}}
+
+
+class _Planned(CheckpointFiles):
+    """A checkpoint whose batches all end at one offset."""
+
+    def __init__(self, at: InputOffset) -> None:
+        self._at = at
+
+    def source_offsets(self, batch: int) -> tuple[Any, ...]:
+        return (self._at.to_json(),)

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from wallaroo_spark.engine.source.offsets import InputOffset
 from wallaroo_spark.engine.source.plan import (
     MOST_VERSIONS,
+    Calendar,
+    InputOffset,
     Inputs,
     MadeRows,
     ReadFiles,
@@ -31,7 +32,7 @@ from wallaroo_spark.streams.inbox import InboxFile, InboxPosition
 from wallaroo_spark.streams.rows import Rank
 
 NOW = 1_000_000
-START = InputOffset({"g0": InboxPosition(1, 4)}, 6, NOW, 1)
+START = InputOffset({"g0": InboxPosition(1, 4)}, 6, NOW, 1, calendar=Calendar(NOW, 1))
 
 
 def files(*sequences: int, rows: int = 1) -> tuple[InboxFile, ...]:
@@ -52,10 +53,24 @@ def test_nothing_new_is_no_batch() -> None:
     assert after(START, unread={"g0": {1: ()}}, carried={7: 0}, first_timer=NOW + 1) is START
 
 
+def test_a_batch_takes_no_more_bytes_than_it_may_and_something_at_least() -> None:
+    large = tuple(InboxFile(sequence, 1, 40) for sequence in range(5, 10))
+    unread = {"g0": {1: large}}
+
+    def read(most: int, **carried: Any) -> tuple[int, int]:
+        end = next_offset(START, inputs(unread=unread, **carried), 100, most)
+        return end.inbox["g0"].sequence - 4, end.batch - 6
+
+    assert [read(most) for most in (1, 79, 80, 200)] == [(1, 0), (1, 0), (2, 0), (5, 0)]
+    several = {"carried": {7: 1, 8: 1, 9: 0}, "carried_bytes": {7: 50, 8: 50}}
+    # The carried messages come first, and one file of a gateway is read in any case.
+    assert [read(most, **several) for most in (1, 99, 100, 180)] == [(1, 1), (1, 1), (1, 3), (2, 3)]
+
+
 def test_files_of_a_gateway_are_read_in_their_order() -> None:
     end = after(START, unread={"g0": {1: files(5, 6)}}, carried={7: 0})
 
-    assert end == InputOffset({"g0": InboxPosition(1, 6)}, 7, NOW, 1)
+    assert end == InputOffset({"g0": InboxPosition(1, 6)}, 7, NOW, 1, calendar=Calendar(NOW, 1))
     assert read_files(START, end) == [ReadFiles("g0", 1, 5, 6)]
     assert list(carried_batches(START, end)) == [7]
 
@@ -153,11 +168,39 @@ def test_the_schema_comes_before_the_events_that_need_it() -> None:
     unread = {"g0": {1: files(1)}}
 
     end = after(start, schema=3, unread=unread)
-    assert (end.schema, end.inbox) == (3, {"g0": InboxPosition(1, 1)})
+    assert (end.schema, end.inbox) == (3, {})
     assert declared_versions(start, end) == [(1, 2), (2, 3)]
+    assert after(end, unread=unread, carried={0: 0}).inbox == {"g0": InboxPosition(1, 1)}
 
     far = after(start, schema=1 + 2 * MOST_VERSIONS, unread=unread)
     assert (far.schema, far.inbox) == (1 + MOST_VERSIONS, {})
+
+
+def test_events_wait_until_the_partitions_have_heard_what_the_others_know() -> None:
+    """What the others carry in the batch that applies the version may come behind other messages."""
+    unread = {"g0": {1: files(5)}}
+    end = after(START, 10, schema=2, carried={7: 10, 8: 10}, unread=unread)
+    assert (end.batch, end.schema, end.applied) == (7, 2, 9)
+    late = after(end, 10, carried={8: 10, 9: 10}, unread=unread)
+    assert (late.batch, late.inbox) == (8, START.inbox)
+    last = after(late, 10, carried={9: 10, 10: 0}, unread=unread)
+    assert (last.batch, last.inbox) == (10, {"g0": InboxPosition(1, 5)})
+    assert InputOffset.from_json(last.to_json()) == last
+
+
+def test_schedules_wait_until_the_partitions_have_heard_what_the_others_know() -> None:
+    """A time that comes again, because a clock or the schedule was changed, is known where it was written first."""
+    due = NOW + 10
+    end = after(START, 10, schema=2, carried={7: 10, 8: 10}, first_occurrence=due, now=due)
+    late = after(end, 10, carried={8: 10, 9: 10}, first_occurrence=due, now=due + 1)
+    assert [(one.batch, one.applied, one.calendar) for one in (end, late)] == [
+        (7, 9, START.calendar),
+        (8, 9, START.calendar),
+    ]
+    last = after(late, 10, carried={9: 10, 10: 0}, first_occurrence=due, now=due + 2)
+    assert (last.batch, last.calendar) == (10, Calendar(due + 2, 2))
+    # What waits does not make batches while there is nothing to hear of.
+    assert after(end, 10, first_occurrence=due, now=due + 1) is end
 
 
 def test_a_new_application_begins_with_the_newest_version() -> None:
@@ -190,7 +233,7 @@ def changes(before: StoredSchema, later: StoredSchema) -> Mapping[str, tuple[tup
 def test_only_changed_partitions_are_declared() -> None:
     assert changes(schema(0), schema(1, orders(2))) == {"shop/orders": ((0, 1), False)}
     assert changes(schema(1, orders(2)), schema(2, orders(2))) == {}
-    assert changes(schema(1, orders(2)), schema(2, orders(4))) == {"shop/orders": ((2, 3), False)}
+    assert changes(schema(1, orders(2)), schema(2, orders(4))) == {"shop/orders": ((0, 1, 2, 3), False)}
     assert changes(schema(1, orders(2)), schema(2, orders(3, 61.0))) == {"shop/orders": ((0, 1, 2), False)}
     assert changes(schema(1, orders(2)), schema(2)) == {"shop/orders": ((0, 1), True)}
 
@@ -209,7 +252,7 @@ def test_an_offset_is_the_same_text_whatever_its_order() -> None:
     assert InputOffset.from_json(one.to_json()) == one
 
 
-@pytest.mark.parametrize("value", [None, {}, {"inbox": {"g0": 1}, "batch": 0, "time": 0, "schema": 0}])
+@pytest.mark.parametrize("value", [None, {}, {"inbox": {"g0": 1}, "batch": 0, "time": 0, "schema": 0, "applied": 0}])
 def test_an_offset_of_another_source_is_an_error(value: Any) -> None:
     with pytest.raises(CheckpointError, match="not one of the source wallaroo_pipelines"):
         InputOffset.from_json(value)

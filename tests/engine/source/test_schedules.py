@@ -8,10 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from wallaroo_spark.engine.observing.zone_watch import ZoneWatch
 from wallaroo_spark.engine.source.inputs import InputFiles
-from wallaroo_spark.engine.source.offsets import InputOffset
-from wallaroo_spark.engine.source.plan import MadeRows, next_offset
-from wallaroo_spark.engine.source.schedules import UpcomingTimes, occurrences
+from wallaroo_spark.engine.source.plan import (
+    Calendar,
+    InputOffset,
+    MadeRows,
+    UpcomingTimes,
+    next_offset,
+    occurrences,
+    zone_problems,
+)
 from wallaroo_spark.pipelines.controller.messages.events import RecordsPublished
 from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, Durability
 from wallaroo_spark.pipelines.controller.stored.encoding import decode
@@ -46,8 +53,13 @@ def events(rows: Sequence[MadeRows]) -> list[CloudEvent]:
     return found
 
 
-def between(known: StoredSchema, new: StoredSchema, begin: str, end: str) -> list[str]:
-    return [event.id for event in events(list(occurrences(known, new, at(begin), at(end))))]
+def rows(known: StoredSchema, new: StoredSchema, begin: str, end: str, *others: StoredSchema) -> list[MadeRows]:
+    versions = {one.version: one for one in (StoredSchema(), known, new, *others)}
+    return list(occurrences(versions.__getitem__, Calendar(at(begin), known.version), Calendar(at(end), new.version)))
+
+
+def between(known: StoredSchema, new: StoredSchema, begin: str, end: str, *others: StoredSchema) -> list[str]:
+    return [event.id for event in events(rows(known, new, begin, end, *others))]
 
 
 def test_a_time_is_in_exactly_one_batch() -> None:
@@ -59,7 +71,7 @@ def test_a_time_is_in_exactly_one_batch() -> None:
 
 def test_the_event_of_a_time_is_always_the_same() -> None:
     hourly = schema(1, schedule(data='{"a": 1}'))
-    (event,) = events(list(occurrences(hourly, hourly, at("2026-01-05T09:10:00"), at("2026-01-05T10:20:00"))))
+    (event,) = events(rows(hourly, hourly, "2026-01-05T09:10:00", "2026-01-05T10:20:00"))
 
     assert event == CloudEvent(
         "2026-01-05T10:00:00Z",
@@ -81,7 +93,39 @@ def test_a_new_schedule_begins_when_it_was_applied() -> None:
 
     assert between(before, new, "2026-01-05T09:10:00", "2026-01-05T10:40:00") == []
     assert between(before, new, "2026-01-05T09:10:00", "2026-01-05T11:10:00") == ["2026-01-05T11:00:00Z"]
-    assert between(StoredSchema(), new, "1970-01-01T00:00:00", "2026-01-05T10:40:00") == []
+    assert between(StoredSchema(), new, "1970-01-01T00:00:00", "2026-01-05T10:40:00", before) == []
+
+
+def test_a_schedule_that_is_applied_while_the_application_is_down_begins_then_although_other_versions_follow() -> None:
+    known, added = schema(1), schema(2, schedule(), applied="2026-01-05T10:30:00")
+    other = schema(3, schedule(), schedule("0 0 1 1 *", "yearly"), applied="2026-01-05T11:30:00")
+    same = schema(4, *(one for one in other.objects.values()), applied="2026-01-05T11:40:00")
+
+    assert between(known, same, "2026-01-05T09:10:00", "2026-01-05T11:50:00", added, other) == ["2026-01-05T11:00:00Z"]
+    # Also before the first batch of an application.
+    nothing = StoredSchema()
+    assert between(nothing, same, "1970-01-01T00:00:00", "2026-01-05T11:50:00", known, added, other) == [
+        "2026-01-05T11:00:00Z"
+    ]
+    # One that was away in between begins when it came back.
+    gone = schema(3, applied="2026-01-05T11:30:00")
+    again = schema(4, schedule(), applied="2026-01-05T11:40:00")
+    assert between(added, again, "2026-01-05T09:10:00", "2026-01-05T11:50:00", gone) == []
+
+
+def test_a_zone_that_this_machine_does_not_know_stops_its_schedules_alone() -> None:
+    """The machine on which it was applied knows more zones."""
+    far = ScheduleDeclaration(
+        name="far", namespace="shop", stream="orders", cron="0 * * * *", type="shop.hour", time_zone="Mars/Olympus"
+    )
+    both = schema(1, schedule(), far)
+
+    assert between(both, both, "2026-01-05T09:10:00", "2026-01-05T10:00:00") == ["2026-01-05T10:00:00Z"]
+    assert UpcomingTimes().first(both, at("2026-01-05T06:10:00")) == at("2026-01-05T07:00:00")
+    [problem] = zone_problems(both)
+    assert problem.startswith("schedule shop/far has no times: 'Mars/Olympus' is not a time zone of this machine")
+    assert "pip install tzdata" in problem
+    assert UpcomingTimes().first(schema(1, far), 0) is None
 
 
 def test_a_changed_time_does_not_reach_back() -> None:
@@ -96,7 +140,7 @@ def test_the_next_time_is_that_of_the_first_schedule(monkeypatch: pytest.MonkeyP
     assert upcoming.first(both, at("2026-01-05T06:10:00")) == at("2026-01-05T06:30:00")
     assert upcoming.first(both, at("2026-01-05T06:30:00")) == at("2026-01-05T07:00:00")
     # Known times are not computed again.
-    monkeypatch.setattr("wallaroo_spark.engine.source.schedules.next_time", None)
+    monkeypatch.setattr("wallaroo_spark.engine.source.plan.next_time", None)
     assert upcoming.first(both, at("2026-01-05T06:50:00")) == at("2026-01-05T07:00:00")
     assert upcoming.first(schema(2), 0) is None
 
@@ -105,7 +149,8 @@ def test_a_schedule_makes_a_batch_when_its_time_has_come(tmp_path: Path) -> None
     """With the files of an application: the first version is known to the source, and a minute has passed."""
     SchemaStore(str(tmp_path)).write(schema(1, schedule("* * * * *")))
     source = InputFiles(str(tmp_path))
-    start = InputOffset(time=at("2026-01-05T10:00:30"), schema=1)
+    before = at("2026-01-05T10:00:30")
+    start = InputOffset(time=before, schema=1, calendar=Calendar(before, 1))
 
     end = next_offset(start, source.look(start), 100)
 
@@ -113,5 +158,29 @@ def test_a_schedule_makes_a_batch_when_its_time_has_come(tmp_path: Path) -> None
     minute = end.time // 60_000 * 60_000
     (row,) = source.content(start, end).made
     assert row.sequence == minute
-    calm = InputOffset(time=end.time + 3_600_000, schema=1)
+    later = end.time + 3_600_000
+    calm = InputOffset(time=later, schema=1, calendar=Calendar(later, 1))
     assert next_offset(calm, source.look(calm), 100) is calm
+
+
+def test_a_new_version_with_a_zone_that_the_driver_does_not_know_is_among_the_errors(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = SchemaStore(str(tmp_path))
+    far = ScheduleDeclaration(
+        name="far", namespace="shop", stream="orders", cron="0 * * * *", type="shop.hour", time_zone="Mars/Olympus"
+    )
+    store.write(schema(1, schedule()))
+    watch = ZoneWatch(SchemaStore(str(tmp_path)), "shop")
+    watch.look()
+    assert watch.problems == []
+    store.write(schema(2, schedule(), far))
+    for _ in range(2):
+        watch.look()
+
+    [problem] = watch.problems
+    assert "Mars/Olympus" in problem
+    assert [record.message for record in caplog.records] == [f"application shop: {problem}; everything else goes on"]
+    store.write(schema(3, schedule()))
+    watch.look()
+    assert watch.problems == []

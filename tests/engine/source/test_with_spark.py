@@ -16,9 +16,8 @@ from wallaroo_spark.engine.source import InboxCleaner, InputOffset, register
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.declarations import StreamDeclaration
 from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
-from wallaroo_spark.sidecar.arrow_ipc import as_arrow_stream
-from wallaroo_spark.streams.batch_outputs.files import Manifest, OutputFile
-from wallaroo_spark.streams.batch_outputs.store import BatchOutputs
+from wallaroo_spark.sidecar.task_access import as_arrow_stream
+from wallaroo_spark.streams.batch_outputs import BatchOutputs, Manifest, OutputFile
 from wallaroo_spark.streams.inbox import InboxPosition, InboxReader, InboxWriter
 from wallaroo_spark.streams.places import checkpoint_of
 from wallaroo_spark.streams.rows import INPUT, OutputKind, Rank

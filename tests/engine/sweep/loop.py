@@ -18,7 +18,8 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -26,13 +27,13 @@ from tests.engine.sweep import points, shop
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.engine.application.driver_inbox import DriverInbox, keys_of
 from wallaroo_spark.engine.application.housekeeping import Housekeeping
-from wallaroo_spark.engine.observing.gauge_file import GaugeFile
+from wallaroo_spark.engine.application.settings import ApplicationSettings
 from wallaroo_spark.engine.operator.functions import StageFunctions
 from wallaroo_spark.engine.operator.processor import stream_table
 from wallaroo_spark.engine.operator.rows import output_rows
 from wallaroo_spark.engine.operator.turn import InputRow, TurnLimits, take_turn
-from wallaroo_spark.engine.source.reader import InputReader
-from wallaroo_spark.engine.source.reading import read_rows
+from wallaroo_spark.engine.source.datasource import InputReader, read_rows
+from wallaroo_spark.observe.published import GaugeFile
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.values import (
@@ -46,10 +47,7 @@ from wallaroo_spark.pipelines.controller.stored.encoding import encode
 from wallaroo_spark.pipelines.controller.stored.seen_ids import SeenCache
 from wallaroo_spark.pipelines.schema.store import SchemaStore
 from wallaroo_spark.steps import at_each
-from wallaroo_spark.streams.batch_outputs.files import OutputFile, manifest_of
-from wallaroo_spark.streams.batch_outputs.outbox import OutboxReader
-from wallaroo_spark.streams.batch_outputs.store import BatchOutputs
-from wallaroo_spark.streams.batch_outputs.writing import write_outputs
+from wallaroo_spark.streams.batch_outputs import BatchOutputs, OutboxReader, OutputFile, manifest_of, write_outputs
 from wallaroo_spark.streams.inbox import InboxWriter
 from wallaroo_spark.streams.places import checkpoint_of
 from wallaroo_spark.streams.rows import OUTPUT
@@ -64,6 +62,8 @@ LIMITS = TurnLimits(records=3)
 """Small, so that turns end at their limit."""
 MOST_BATCHES = 500
 """Batches of one life; more is a circle."""
+SOON = 60_000
+"""Milliseconds; what is due later is the time limit of deliveries, and wakes a key also when they have ended."""
 _JSON = (("datacontenttype", "application/json"),)
 Request = tuple[str, int]
 """A request of a publisher: the stream, and a number."""
@@ -105,9 +105,11 @@ class Batches:
         self._reader = InputReader(folder, 20)
         self._outputs = BatchOutputs(folder)
         inbox = DriverInbox(folder)
-        self._housekeeping = Housekeeping(
-            self._files, folder, inbox, GaugeFile(folder), keep=2, move_seconds=0, retention_seconds=0.2, spark=None
+        # A shorter time than users may give.
+        settings = SimpleNamespace(
+            folder=folder, spark=None, keep=2, move_seconds=0, retention_seconds=0.2, history_seconds=None, delta=False
         )
+        self._housekeeping = Housekeeping(self._files, cast(ApplicationSettings, settings), inbox, GaugeFile(folder))
         committed = self._files.committed()
         self.committed = -1 if committed is None else committed
         assert self._housekeeping.newest_committed() <= self.committed
@@ -341,7 +343,7 @@ def live(asked: dict[str, Any], answer: Callable[[dict[str, Any]], None]) -> Non
             gateway.follow(driver.committed)
         driver.follow()
         if not moved and gateway.idle:
-            if not driver.timers:
+            if all(due > time.time_ns() // 1_000_000 + SOON for due in driver.timers.values()):
                 answer({"done": mortal.count})
                 return
             time.sleep(0.005)

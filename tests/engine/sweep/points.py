@@ -32,14 +32,19 @@ PATH = [str(Path(__file__).resolve().parents[3]), str(Path(__file__).parent / "s
 _NUMBERS = re.compile(r"[0-9a-f]*\d[0-9a-f]*|[0-9a-f]{8,}")
 _STREAM = re.compile(r"^streams/[^/]+/[^/]+")
 _CALLS = (
-    ("wallaroo_spark.engine.source.reader", "InputReader", "latestOffset", "a batch is planned"),
-    ("wallaroo_spark.engine.source.reader", "InputReader", "partitions", "offsets are written, and divided into tasks"),
+    ("wallaroo_spark.engine.source.datasource", "InputReader", "latestOffset", "a batch is planned"),
+    (
+        "wallaroo_spark.engine.source.datasource",
+        "InputReader",
+        "partitions",
+        "offsets are written, and divided into tasks",
+    ),
     ("wallaroo_spark.engine.operator.processor", "StateEntries", "write", "a key has had its turn"),
     ("wallaroo_spark.engine.application.housekeeping", "Housekeeping", "work", "the work after a commit is done"),
 )
 """Calls of Spark, or near them: module, class, function, and the point behind the call."""
 _BEFORE = (
-    ("wallaroo_spark.streams.batch_outputs.store", "BatchOutputs", "seal", "all tasks have written their outputs"),
+    ("wallaroo_spark.streams.batch_outputs", "BatchOutputs", "seal", "all tasks have written their outputs"),
     ("wallaroo_spark.engine.application.housekeeping", "Housekeeping", "work", "the driver has seen the commit"),
 )
 """The same for the point before a call."""

@@ -16,7 +16,7 @@ from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, Part
 from wallaroo_spark.pipelines.controller.stored.encoding import encode
 from wallaroo_spark.pipelines.schema.applying import apply_files
 from wallaroo_spark.pipelines.schema.store import SchemaStore
-from wallaroo_spark.streams.batch_outputs.files import OutputFile
+from wallaroo_spark.streams.batch_outputs import OutputFile
 from wallaroo_spark.streams.inbox import InboxWriter
 
 SCHEMA = "kind: Namespace\nname: shop\n---\nkind: Stream\nname: brief\nnamespace: shop\nttl: 1s\n"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from wallaroo_spark.pipelines.controller.controller import handle
+from proving.pipelines.validation import validate
+from wallaroo_spark.pipelines.controller.controller import KeyController
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
-from wallaroo_spark.pipelines.controller.messages.carried import Carried
+from wallaroo_spark.pipelines.controller.messages.events import Carried
 from wallaroo_spark.pipelines.controller.messages.plans import PartitionPlan, PipelinePlan, StagePlan
 from wallaroo_spark.pipelines.controller.messages.values import (
     CloudEvent,
@@ -17,9 +19,8 @@ from wallaroo_spark.pipelines.controller.messages.values import (
     ReplyTo,
     StreamOutput,
 )
-from wallaroo_spark.pipelines.controller.stored.entries import KeyEntries
+from wallaroo_spark.pipelines.controller.stored.entries import Changes, KeyEntries, Stored
 from wallaroo_spark.pipelines.controller.stored.key_state import Head
-from wallaroo_spark.pipelines.controller.stored.validation import validate
 from wallaroo_spark.pipelines.declarations import StartPoint
 
 I = TypeVar("I")  # noqa: E741  # an instruction
@@ -57,8 +58,17 @@ def fulfil(**changes: Any) -> PipelinePlan:
     return PipelinePlan("shop/fulfil", stages, start=BEGINNING)._replace(**changes)
 
 
+def handle(
+    key: PartitionKey, now: int, stored: Stored, events: Sequence[e.Event]
+) -> tuple[list[i.Instruction], Changes, int, list[CloudEvent]]:
+    """The instructions and the changed entries of one batch, and the first offset and the records that it appends."""
+    controller = KeyController(key, now, stored)
+    said = controller.handle(events)
+    return said, controller.take_changes(), controller.fresh_from, list(controller.fresh)
+
+
 class Key:
-    """One key. ``said`` has the instructions of the last call, ``log`` the records so far."""
+    """One key. ``said`` and ``fresh`` have the instructions and the records of the last call, ``log`` all records."""
 
     def __init__(self, *pipelines: PipelinePlan, key: PartitionKey = ORDERS, declared: bool = True) -> None:
         self.key = key
@@ -66,18 +76,19 @@ class Key:
         self.stored: dict[bytes, bytes] = {}
         self.log: list[CloudEvent] = []
         self.said: list[i.Instruction] = []
+        self.fresh: list[CloudEvent] = []
         self.version = 0
         if declared:
             self.declare(*pipelines)
 
     def do(self, *events: e.Event) -> list[i.Instruction]:
         """One batch. Records behind a cursor are read within it, as a shell may do."""
-        self.said = []
+        self.said, self.fresh = [], []
         waiting = list(events)
         while True:
-            said, changes = handle(self.key, self.now, self.stored, waiting)
+            said, changes, first, fresh = handle(self.key, self.now, self.stored, waiting)
             again = handle(self.key, self.now, dict(self.stored), waiting)
-            assert (said, changes) == again, "a batch that runs again says something else"
+            assert (said, changes, first, fresh) == again, "a batch that runs again says something else"
             for name, value in changes.items():
                 if value is None:
                     self.stored.pop(name, None)
@@ -85,10 +96,9 @@ class Key:
                     self.stored[name] = value
             validate(KeyEntries(self.stored))
             self.said += said
-            for one in said:
-                if isinstance(one, i.AppendRecords):
-                    assert one.first == len(self.log) + 1
-                    self.log += one.records
+            assert not fresh or first == len(self.log) + 1
+            self.log += fresh
+            self.fresh += fresh
             waiting = [self.answer(one) for one in said if isinstance(one, i.ReadRecords)]
             if not waiting:
                 return self.said
@@ -140,9 +150,9 @@ class Key:
         payload = None if output is None else Payload(output)
         self.do(e.DeliveryAcked(REPLY, member, delivery, payload, outputs))
 
-    def nack(self, member: str, delivery: Delivery, delay: int = 0) -> None:
+    def nack(self, member: str, delivery: Delivery, delay: int = 0, reason: str = "") -> None:
         """A member nacks a delivery."""
-        self.do(e.DeliveryNacked(REPLY, member, delivery, delay))
+        self.do(e.DeliveryNacked(REPLY, member, delivery, delay, reason))
 
     def leave(self, member: str) -> None:
         """A member leaves."""

@@ -132,6 +132,6 @@ def test_the_plan_of_a_partition_has_the_facts_of_its_declarations() -> None:
     assert (plan.window_millis, found.name, found.max_parallel) == (5_000, "shop/fulfil", 50)
     assert (charge.given_root, charge.output_required, charge.stream_outputs) == (True, True, ("shop/paid",))
     assert (ship.after, ship.dependencies, ship.given_root, ship.function) == ((), ("charge",), True, "shop.ship:run")
-    assert [ship.retry_delay(attempt) for attempt in (1, 2, 3, 4, 99)] == [500, 1000, 2000, 2000, 2000]
-    assert (ship.dead_letter, ship.dead_letter_key(7).partition) == ("other/dead", 1)
+    assert [ship.retry.retry_delay(attempt) for attempt in (1, 2, 3, 4, 99)] == [500, 1000, 2000, 2000, 2000]
+    assert (ship.dead_letter, ship.retry.dead_letter_key(7).partition) == ("other/dead", 1)
     assert (tidy.given_root, tidy.output_required) == (False, False)

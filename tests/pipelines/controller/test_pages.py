@@ -5,11 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.pipelines.controller.one_key import Key
 from wallaroo_spark.pipelines.controller.messages.values import CloudEvent
 from wallaroo_spark.pipelines.controller.stored.changes import Changes
 from wallaroo_spark.pipelines.controller.stored.encoding import decode, encode
-from wallaroo_spark.pipelines.controller.stored.entries import KeyEntries
 from wallaroo_spark.pipelines.controller.stored.entries_of_kind import Entries
 from wallaroo_spark.pipelines.controller.stored.key_state import Instance
 from wallaroo_spark.pipelines.controller.stored.pages import LARGE_BYTES, PAGE_NUMBERS, PagedEntries
@@ -60,33 +58,3 @@ def test_pages_have_the_entries_that_are_stored_alone(batches: list[list[tuple[t
     large = sum(len(data) > LARGE_BYTES for data in alone_stored.values())
     pages = {(name, number // PAGE_NUMBERS) for name, number in fresh.all_keys()}
     assert len(paged_stored) == large + len(pages)
-
-
-def test_a_state_of_an_earlier_version_is_moved_into_pages() -> None:
-    stored: dict[bytes, bytes] = {}
-    earlier: Entries[tuple[str, int], Instance] = Entries(stored, b"i")
-    for number, size in ((1, 10), (2, 2 * LARGE_BYTES), (40, 10)):
-        earlier.put(("shop/fulfil", number), instance(size))
-    waiting: Entries[tuple[str, str, int], int] = Entries(stored, b"w")
-    waiting.put(("shop/fulfil", "ship", 7), 1)
-    head = KeyEntries({}).head
-    head.paged = False
-    heads: Entries[int, object] = Entries(stored, b"h")
-    heads.put(0, head)
-    for one in (earlier, waiting, heads):
-        write(stored, one.take_changes())
-
-    first = KeyEntries(stored)
-    write(stored, first.take_changes())
-
-    # The head, two pages of instances and the large one, and a page of the queue.
-    assert sorted(name[:1] for name in stored) == [b"I", b"I", b"W", b"h", b"i"]
-    moved = KeyEntries(stored)
-    assert moved.head.paged
-    assert [number for _, number in moved.instances.all_keys()] == [1, 2, 40]
-    assert moved.instances.get(("shop/fulfil", 2)) == instance(2 * LARGE_BYTES)
-    assert moved.waiting.get(("shop/fulfil", "ship", 7)) == 1
-
-
-def test_a_new_key_has_pages_from_the_beginning() -> None:
-    assert KeyEntries(Key().stored).head.paged

@@ -25,7 +25,7 @@ def test_offsets_start_at_1_and_have_no_holes() -> None:
 
     key.publish(record(3))
     assert offsets(key) == (3,)
-    assert key.one(i.AppendRecords) == i.AppendRecords(3, (record(3),))
+    assert key.fresh == [record(3)]
     assert key.log == [record(1), record(2), record(3)]
 
 
@@ -113,7 +113,7 @@ def test_a_publisher_that_was_answered_by_its_gateway_is_not_answered_again() ->
     key = Key()
     key.do(e.RecordsPublished(reply(1), (record(1),), Durability.RECEIVED))
 
-    assert key.said == [i.AppendRecords(1, (record(1),))]
+    assert (key.said, key.fresh) == ([], [record(1)])
 
 
 def test_offsets_do_not_come_back_after_retention_or_deletion() -> None:
@@ -193,6 +193,32 @@ def test_delayed_records_are_appended_when_their_time_has_come_in_the_order_of_t
     key.now += 40
     key.do()
     assert key.log == [record(4), record(3), record(5), record(1), record(2)]
+    assert key.head.armed is None
+
+
+def test_delayed_records_that_are_due_together_are_appended_by_several_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("wallaroo_spark.pipelines.controller.partition_log.DUE_BYTES", 2_000)
+    key = Key()
+    large = [CloudEvent(str(n), "s", "t", None, (("note", "x" * 900),)) for n in range(20)]
+    key.do(*(delayed(one, due=key.now + 10 + n // 10) for n, one in enumerate(large)))
+    key.join("anna")
+    key.now += 50
+    batches = 0
+    while len(key.log) < 20:
+        before = len(key.log)
+        # Further records find their place among them.
+        key.publish(record(f"more-{batches}"), request=50 + batches) if batches < 2 else key.do()
+        batches += 1
+        assert len(key.log) - before <= 3
+        if key.head.delayed:
+            assert key.head.armed == key.now + 1
+        key.now += 1
+    while key.head.delayed:
+        key.do()
+        key.now += 1
+    assert [one for one in key.log if one in large] == large
     assert key.head.armed is None
 
 

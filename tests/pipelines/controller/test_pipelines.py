@@ -14,12 +14,12 @@ from tests.pipelines.controller.one_key import (
     record,
     start_at,
 )
-from wallaroo_spark.pipelines.controller.messages import carried as c
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.plans import PipelinePlan, StagePlan
 from wallaroo_spark.pipelines.controller.messages.values import (
     IN_SPARK,
+    CloudEvent,
     OutputId,
     PartitionKey,
     Payload,
@@ -27,6 +27,7 @@ from wallaroo_spark.pipelines.controller.messages.values import (
     StreamOutput,
 )
 from wallaroo_spark.pipelines.controller.stored.entries import KeyEntries
+from wallaroo_spark.pipelines.event_rules import INPUT_BYTES
 
 NAME = "shop/fulfil"
 STAGES = ("charge", "reserve", "ship", "tidy")
@@ -59,7 +60,7 @@ def shipment(*records: int) -> StreamOutput:
 def test_stages_run_in_their_order_and_are_given_the_outputs_that_they_depend_on() -> None:
     key = staffed(fulfil())
     key.publish(record(1))
-    assert key.one(i.InstanceBegan) == i.InstanceBegan(NAME, 1, 1, key.now)
+    assert key.one(i.InstanceBegan) == i.InstanceBegan(NAME, 1, 1, key.now, 1)
     assert inputs(key).keys() == {"charge", "reserve"}
     charge, reserve = inputs(key)["charge"], inputs(key)["reserve"]
     assert (charge.root, charge.outputs) == (record(1), ())
@@ -202,6 +203,24 @@ def test_an_ack_without_the_required_output_is_a_nack_and_stores_nothing() -> No
     assert inputs(key)["charge"].delivery != charge.delivery
 
 
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_an_output_with_which_a_later_stage_could_not_be_sent_its_inputs_is_a_nack(in_transaction: bool) -> None:
+    key = staffed(fulfil())
+    key.publish(record(1))
+    charge, reserve = inputs(key)["charge"].delivery, inputs(key)["reserve"].delivery
+    if in_transaction:
+        key.do(e.TransactionBegun(REPLY, "charge", charge))
+        key.do(e.StatementAdded(REPLY, "charge", charge, SHIPMENTS, (record("s"),)))
+    key.ack("charge", charge, b"x" * (INPUT_BYTES - 10))
+    key.ack("reserve", reserve, b"x" * 11)
+
+    reason = key.one(i.RefuseRequest).reason
+    assert f"stage ship could not be run: its inputs (charge, reserve) have {INPUT_BYTES + 1} bytes together" in reason
+    again = inputs(key)["reserve"].delivery
+    key.ack("reserve", again, b"x" * 10)
+    assert not key.of(i.RefuseRequest)
+
+
 @pytest.mark.parametrize(
     ("outputs", "problem"),
     [
@@ -233,7 +252,7 @@ def test_stream_outputs_are_carried_and_their_offsets_complete_the_instance() ->
     assert key.active == [(NAME, 1)]
 
     target.carried(out.message, key.key)
-    assert target.one(i.AppendRecords).records == (record("shipment-1"), record("shipment-2"))
+    assert target.fresh == [record("shipment-1"), record("shipment-2")]
     key.carried(target.one(i.CarryOut).message)
     pointer = i.StorePointer(OutputId(ship.delivery, 0), SHIPMENTS, (1, 2))
     assert key.one(i.StorePointer) == pointer
@@ -322,26 +341,41 @@ def test_a_nacked_stage_waits_longer_each_time_and_at_last_its_instance_has_fail
     key.publish(record(1))
     other = inputs(key)["other"]
     for delay in (100, 150):
-        key.nack("work", inputs(key)["work"].delivery)
+        key.nack("work", inputs(key)["work"].delivery, reason=f"{delay} pieces are missing")
+        assert key.one(i.DeliveryFailed).reason == f"{delay} pieces are missing"
         assert not inputs(key)
         assert key.head.delayed[0][0] == key.now + delay
         key.at(key.now + delay)
     last = inputs(key)["work"]
-    key.nack("work", last.delivery)
+    key.nack("work", last.delivery, reason="no \ud800 stock\0" + "!" * 2000)
 
     ended = key.one(i.InstanceEnded)
-    assert (ended.outcome, ended.reason) == (i.Outcome.FAILED, "stage work did not succeed in 3 deliveries")
+    reason = ("no \\ud800 stock\\x00" + "!" * 1000)[:1000]
+    assert ended.outcome is i.Outcome.FAILED
+    assert ended.reason == f"stage work did not succeed in 3 deliveries; the last one: {reason}"
+    assert key.one(i.DeliveryFailed) == i.DeliveryFailed(last.delivery, 3, reason, 1_000)
     assert key.one(i.WithdrawDelivery).delivery == other.delivery
     out = key.one(i.CarryOut)
     assert out.target == PartitionKey("shop/dead", 1)
-    assert isinstance(out.message, c.AppendOutput)
+    assert isinstance(out.message, e.AppendOutput)
     (letter,) = out.message.records
     assert (letter.data, letter.source) == (record(1).data, record(1).source)
-    assert dict(letter.attributes)["failedstage"] == "work"
-    assert (dict(letter.attributes)["failedpartition"], letter.id) == ("0", f"{record(1).id}:{NAME}:0/1")
+    assert letter.id == f"{record(1).id}:{NAME}@1:0/1"
+    assert dict(letter.attributes) == {
+        "failedreason": reason,
+        "failedattempts": "3",
+        "failedtime": "1970-01-01T00:00:01.250Z",
+        "failedstream": "shop/orders",
+        "failedpartition": "0",
+        "failedoffset": "1",
+        "failedpipeline": NAME,
+        "failedbirth": "1",
+        "failedstage": "work",
+    }
+    assert all(name.isalnum() and name.islower() and len(name) <= 20 for name in dict(letter.attributes))
     key.ack("other", other.delivery)
     assert key.one(i.WarnClient)
-    key.carried(c.OutputAppended(out.message.output, (7,)), out.target)
+    key.carried(e.OutputAppended(out.message.output, (7,)), out.target)
     assert key.one(i.StorePointer).offsets == (7,)
 
 
@@ -403,15 +437,38 @@ def test_a_pipeline_of_an_old_name_is_a_new_one() -> None:
     key.publish(record(1))
     key.ack("work", inputs(key)["work"].delivery, None, shipment(1))
     late = key.one(i.CarryOut).message
-    assert isinstance(late, c.AppendOutput)
+    assert isinstance(late, e.AppendOutput)
     key.declare()
     key.declare(single(stages=(StagePlan("work", stream_outputs=("shop/shipments",)),)))
     key.serve("work", "work")
     key.ack("work", inputs(key)["work"].delivery, None, shipment(2))
-    key.carried(c.OutputAppended(late.output, (5,)))
+    key.carried(e.OutputAppended(late.output, (5,)))
 
     assert key.one(i.StorePointer).offsets == (5,)
     assert key.active == [(NAME, 1)]
+
+
+def test_a_pipeline_that_is_declared_anew_from_the_beginning_has_other_deliveries_history_and_dead_letters() -> None:
+    plan = single(stages=(StagePlan("work", given_root=True, attempts=1, dead_letter="shop/dead"),))
+    key = staffed(plan)
+    key.publish(record(1))
+    births: list[tuple[int, int, int]] = []
+    letters: list[CloudEvent] = []
+    for _ in range(2):
+        given = inputs(key)["work"]
+        key.nack("work", given.delivery)
+        ended, out = key.one(i.InstanceEnded), key.one(i.CarryOut)
+        assert isinstance(out.message, e.AppendOutput)
+        assert isinstance(out.message.output, OutputId)
+        births.append((given.delivery.birth, ended.birth, out.message.output.delivery.birth))
+        letters += out.message.records
+        key.declare()
+        key.declare(plan)
+        key.serve("work", "work")
+    assert births == [(1, 1, 1), (3, 3, 3)]
+    dead = Key(key=PartitionKey("shop/dead", 0))
+    dead.publish(*letters)
+    assert [one.id for one in dead.log] == [f"1:{NAME}@1:0/1", f"1:{NAME}@3:0/1"]
 
 
 def test_subscriptions_that_cannot_work_are_refused() -> None:

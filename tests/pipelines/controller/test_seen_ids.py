@@ -42,7 +42,7 @@ def test_ids_are_remembered_as_by_a_naive_model(
                 assert (known is not None) == any(one == number for one, _ in model)
                 if known is None:
                     head.last += 1
-                    ids.add(digest(number), head.last)
+                    ids.add(digest(number), bytes(8), head.last)
                     model.append((number, now))
             for key, value in ids.take_changes().items():
                 if value is None:
@@ -96,7 +96,7 @@ def test_a_process_keeps_a_bounded_number_of_ids() -> None:
         for one in range(10):
             ids.forget(1)
             head.last += 1
-            ids.add(digest(one), head.last)
+            ids.add(digest(one), bytes(8), head.last)
         ids.take_changes()
 
     assert [number for number in range(10) if number in cache._kept] == [8, 9]

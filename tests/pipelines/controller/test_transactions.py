@@ -6,10 +6,9 @@ import pytest
 
 from tests.pipelines.controller.one_key import BEGINNING, ORDERS, SHIPMENTS, Key, record, reply
 from wallaroo_spark.errors import PipelineError
-from wallaroo_spark.pipelines.controller.messages import carried as c
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
-from wallaroo_spark.pipelines.controller.messages.plans import PipelinePlan, StagePlan
+from wallaroo_spark.pipelines.controller.messages.plans import PartitionPlan, PipelinePlan, StagePlan
 from wallaroo_spark.pipelines.controller.messages.values import Delivery, PartitionKey, Payload, StatementId
 
 BEGIN, ADD, ACK = reply(10), reply(11), reply(12)
@@ -40,11 +39,11 @@ def acked(key: Key, delivery: Delivery) -> None:
     key.do(e.DeliveryAcked(ACK, "anna", delivery))
 
 
-def said(key: Key) -> list[c.Carried]:
+def said(key: Key) -> list[e.Carried]:
     return [one.message for one in key.of(i.CarryOut)]
 
 
-def last(key: Key) -> c.Carried:
+def last(key: Key) -> e.Carried:
     (found,) = said(key)
     return found
 
@@ -54,16 +53,16 @@ def test_all_statements_are_written_with_the_ack_and_their_offsets_are_in_the_an
     target = Key(key=SHIPMENTS)
     add(key, delivery)
     statement = StatementId(delivery, 0)
-    assert said(key) == [c.ApplyStatement(statement, (record("s1"),))]
+    assert said(key) == [e.ApplyStatement(statement, (record("s1"),))]
 
     target.carried(last(key), ORDERS)
     assert not target.log
-    assert said(target) == [c.StatementApplied(statement)]
+    assert said(target) == [e.StatementApplied(statement)]
     key.carried(last(target))
     assert key.said == [i.AnswerRequest(ADD)]
 
     acked(key, delivery)
-    assert said(key) == [c.CommitStatement(statement)]
+    assert said(key) == [e.CommitStatement(statement)]
     assert not key.of(i.AnswerRequest)
     assert key.one(i.DeliverRecords).first == 2
 
@@ -83,15 +82,15 @@ def test_an_ack_before_all_statements_are_applied_waits_for_them() -> None:
     key.leave("anna")
     assert not key.of(i.DeliverRecords)
 
-    key.carried(c.StatementApplied(StatementId(delivery, 0)))
+    key.carried(e.StatementApplied(StatementId(delivery, 0)))
     assert not said(key)
-    key.carried(c.StatementApplied(StatementId(delivery, 1)), INVOICES)
-    assert said(key) == [c.CommitStatement(StatementId(delivery, place)) for place in (0, 1)]
+    key.carried(e.StatementApplied(StatementId(delivery, 1)), INVOICES)
+    assert said(key) == [e.CommitStatement(StatementId(delivery, place)) for place in (0, 1)]
     assert key.head.groups["billing"].cursor == 1
 
-    key.carried(c.StatementAppended(StatementId(delivery, 1), (4,)), INVOICES)
+    key.carried(e.StatementAppended(StatementId(delivery, 1), (4,)), INVOICES)
     assert not key.said
-    key.carried(c.StatementAppended(StatementId(delivery, 0), (9,)))
+    key.carried(e.StatementAppended(StatementId(delivery, 0), (9,)))
     assert key.one(i.AnswerRequest).written == (i.Written(SHIPMENTS, (9,)), i.Written(INVOICES, (4,)))
 
 
@@ -111,16 +110,16 @@ def test_a_refused_statement_rejects_everything_and_the_batch_is_delivered_again
     if early_ack:
         acked(key, delivery)
     gone = Key(key=INVOICES, declared=False)
-    gone.carried(c.ApplyStatement(StatementId(delivery, 1), (record("s2"),)), ORDERS)
+    gone.carried(e.ApplyStatement(StatementId(delivery, 1), (record("s2"),)), ORDERS)
     key.carried(last(gone), INVOICES)
 
     refused = {one.reply_to for one in key.of(i.RefuseRequest)}
     assert refused == {reply(21), reply(22), *([ACK] if early_ack else [])}
-    assert said(key) == [c.AbortStatement(StatementId(delivery, 0))]
+    assert said(key) == [e.AbortStatement(StatementId(delivery, 0))]
     again = key.one(i.DeliverRecords)
     assert (again.first, again.delivery) != (2, delivery)
 
-    key.carried(c.StatementApplied(StatementId(delivery, 0)))
+    key.carried(e.StatementApplied(StatementId(delivery, 0)))
     assert not key.said
     acked(key, delivery)
     assert key.one(i.WarnClient)
@@ -134,7 +133,7 @@ def test_a_nack_and_a_disconnect_reject_the_transaction() -> None:
         target.carried(last(key), ORDERS)
         key.carried(last(target))
         end(key, delivery)
-        assert said(key) == [c.AbortStatement(StatementId(delivery, 0))]
+        assert said(key) == [e.AbortStatement(StatementId(delivery, 0))]
         target.carried(last(key), ORDERS)
         assert not target.said
         assert not target.log
@@ -149,7 +148,7 @@ def test_a_statement_that_is_not_valid_closes_the_delivery() -> None:
     assert key.of(i.RefuseRequest)[0] == i.RefuseRequest(
         reply(31), "the batch is empty; publish at least one record; the transaction is rolled back"
     )
-    assert said(key) == [c.AbortStatement(StatementId(delivery, 0))]
+    assert said(key) == [e.AbortStatement(StatementId(delivery, 0))]
     assert key.one(i.DeliverRecords).first == 1
 
 
@@ -180,7 +179,7 @@ def test_a_stage_may_have_a_transaction_too() -> None:
     add(key, delivery)
     key.do(e.DeliveryAcked(ACK, "anna", delivery, Payload(b"paid")))
     assert not key.of(i.StoreOutput)
-    key.carried(c.StatementApplied(StatementId(delivery, 0)))
+    key.carried(e.StatementApplied(StatementId(delivery, 0)))
 
     assert key.one(i.StoreOutput).output == Payload(b"paid")
     assert key.one(i.DeliverInputs).delivery.stage == "ship"
@@ -196,7 +195,7 @@ def test_an_ack_without_its_required_output_rejects_the_transaction() -> None:
     add(key, delivery)
     acked(key, delivery)
 
-    assert said(key) == [c.AbortStatement(StatementId(delivery, 0))]
+    assert said(key) == [e.AbortStatement(StatementId(delivery, 0))]
     assert key.one(i.DeliverInputs).delivery != delivery
 
 
@@ -211,7 +210,7 @@ def test_a_cancelled_instance_rejects_the_transactions_of_its_stages() -> None:
         if early_ack:
             acked(key, delivery)
         key.do(e.InstanceCancelled(reply(40), "shop/fulfil", 1))
-        assert said(key) == [c.AbortStatement(StatementId(delivery, 0))]
+        assert said(key) == [e.AbortStatement(StatementId(delivery, 0))]
         assert (ACK in {one.reply_to for one in key.of(i.RefuseRequest)}) == early_ack
 
 
@@ -222,22 +221,12 @@ def test_a_deleted_stream_rejects_the_transactions_of_its_groups() -> None:
         if early_ack:
             acked(key, delivery)
         key.do(e.PartitionDeclared(9, None))
-        assert said(key) == [c.AbortStatement(StatementId(delivery, 0))]
-
-
-def test_an_applied_statement_can_be_committed_though_its_stream_is_deleted() -> None:
-    target = Key(key=SHIPMENTS)
-    statement = StatementId(pending()[1], 0)
-    target.carried(c.ApplyStatement(statement, (record("s1"),)), ORDERS)
-    target.do(e.PartitionDeclared(9, None))
-    target.carried(c.CommitStatement(statement), ORDERS)
-
-    assert said(target) == [c.StatementAppended(statement, (1,))]
+        assert said(key) == [e.AbortStatement(StatementId(delivery, 0))]
 
 
 def test_a_carried_message_counts_once_and_a_missing_one_is_an_error() -> None:
     target = Key(key=SHIPMENTS)
-    message = c.ApplyStatement(StatementId(pending()[1], 0), (record("s1"),))
+    message = e.ApplyStatement(StatementId(pending()[1], 0), (record("s1"),))
     target.carried(message, ORDERS, 1)
     assert said(target)
     target.carried(message, ORDERS, 1)
@@ -249,4 +238,82 @@ def test_a_carried_message_counts_once_and_a_missing_one_is_an_error() -> None:
 def test_a_commit_of_an_unknown_statement_is_a_defect() -> None:
     target = Key(key=SHIPMENTS)
     with pytest.raises(PipelineError, match="is not staged"):
-        target.carried(c.CommitStatement(StatementId(pending()[1], 0)), ORDERS)
+        target.carried(e.CommitStatement(StatementId(pending()[1], 0)), ORDERS)
+
+
+def applied() -> tuple[Key, Key, Delivery]:
+    """A delivery whose transaction has a statement that is applied at a target, and the target."""
+    key, delivery = pending()
+    target = Key(key=SHIPMENTS)
+    add(key, delivery)
+    target.carried(last(key), ORDERS)
+    key.carried(last(target))
+    return key, target, delivery
+
+
+def test_a_target_that_is_deleted_before_the_ack_rejects_the_transaction() -> None:
+    key, target, delivery = applied()
+    add(key, delivery, 2, INVOICES, request=13)
+    target.do(e.PartitionDeclared(2, None))
+    refused = last(target)
+    assert isinstance(refused, e.StatementRefused)
+    assert refused.reason == "the stream shop/shipments was deleted after the statement was applied"
+
+    key.carried(refused)
+    withdrawn = key.one(i.WithdrawDelivery)
+    assert withdrawn.member == "anna"
+    assert withdrawn.delivery == delivery
+    assert refused.reason in withdrawn.reason
+    assert key.one(i.DeliverRecords).first == 1
+    carried = {one.target: one.message for one in key.of(i.CarryOut)}
+    assert carried[INVOICES] == e.AbortStatement(StatementId(delivery, 1))
+    target.carried(carried[SHIPMENTS], ORDERS)
+    assert not target.log
+    assert not [name for name in (*key.stored, *target.stored) if name[:1] in (b"t", b"s")]
+
+    acked(key, delivery)
+    assert "is not open" in key.one(i.WarnClient).text
+
+
+def test_an_ack_that_waits_is_refused_when_a_target_is_deleted() -> None:
+    key, target, delivery = applied()
+    add(key, delivery, 2, INVOICES, request=13)
+    acked(key, delivery)
+    target.do(e.PartitionDeclared(2, None))
+    key.carried(last(target))
+    refused = next(one for one in key.of(i.RefuseRequest) if one.reply_to == ACK)
+    assert "was deleted" in refused.reason
+    assert not key.of(i.WithdrawDelivery)
+    assert key.one(i.DeliverRecords).first == 1
+
+
+@pytest.mark.parametrize("declared_anew", [False, True])
+def test_a_commit_that_meets_a_deleted_target_says_that_its_records_are_deleted(declared_anew: bool) -> None:
+    key, target, delivery = applied()
+    acked(key, delivery)
+    commit = last(key)
+    target.version = 1
+    target.do(e.PartitionDeclared(2, None))
+    refused = last(target)
+    if declared_anew:
+        target.do(e.PartitionDeclared(3, PartitionPlan()))
+    key.carried(refused)
+    assert not key.said
+
+    target.carried(commit, ORDERS)
+    assert not target.log
+    key.carried(last(target))
+    reason = "the stream shop/shipments was deleted after the statement was applied"
+    assert key.said == [i.AnswerRequest(ACK, (i.Written(SHIPMENTS, (), reason),))]
+    assert not [name for name in (*key.stored, *target.stored) if name[:1] in (b"t", b"s")]
+
+
+def test_a_target_that_is_deleted_after_a_roll_back_forgets_the_statement() -> None:
+    key, target, delivery = applied()
+    key.nack("anna", delivery)
+    abort = last(key)
+    target.do(e.PartitionDeclared(2, None))
+    key.carried(last(target))
+    assert not key.of(i.WithdrawDelivery)
+    target.carried(abort, ORDERS)
+    assert not [name for name in (*key.stored, *target.stored) if name[:1] in (b"t", b"s")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -15,11 +16,11 @@ from pyarrow import fs
 from tests.pipelines.schema.samples import SHOP, pipeline
 from tests.waiting import SECONDS
 from wallaroo_spark.errors import ConfigurationError, PipelineError
-from wallaroo_spark.pipelines.declarations import StreamDeclaration
+from wallaroo_spark.pipelines.declarations import ScheduleDeclaration, StreamDeclaration
 from wallaroo_spark.pipelines.names import ObjectKey
 from wallaroo_spark.pipelines.schema.applying import ApplyResult, Branch, apply_files, delete_objects, find, kind_of
 from wallaroo_spark.pipelines.schema.changes import FieldChange, RemovedStage
-from wallaroo_spark.pipelines.schema.store import SchemaStore
+from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
 from wallaroo_spark.steps import AnyStep, SchemaStep, at_each
 
 NOW = 1_800_000_000.0
@@ -136,6 +137,49 @@ def test_one_bad_document_applies_none(app: Application) -> None:
         "/1.yaml, line 4, column 13: partitions: 0 is not 1 or more",
         "2 problems; nothing was applied",
     ]
+
+
+def test_a_wrong_field_hides_no_wrong_reference_and_makes_none(app: Application) -> None:
+    pipeline = "kind: Pipeline\nname: fulfil\nnamespace: shop\ninputStream: {}\nstages: [{{name: pay}}]"
+    broken = "kind: Stream\nname: orders\nnamespace: shop\npartitions: 0"
+    message = app.refused(
+        "kind: Namespace\nname: shop",
+        broken,
+        pipeline.format("orders"),
+        pipeline.format("ordres").replace("fulfil", "g"),
+    )
+
+    partitions, reference, last = message.splitlines()
+    assert "/1.yaml, line 4, column 13: partitions: 0 is not 1 or more" in partitions
+    assert "/3.yaml, line 4, column 14: inputStream is 'ordres', and there is no stream shop/ordres" in reference
+    assert last == "2 problems; nothing was applied"
+
+
+def test_a_document_without_a_readable_name_leaves_references_for_later(app: Application) -> None:
+    message = app.refused("kind: Stream\nname: 7\nnamespace: shop", orders(1))
+
+    assert message.splitlines()[-1] == "1 problem; nothing was applied"
+
+
+def test_a_time_zone_that_this_machine_does_not_know_is_refused_and_a_stored_one_stays(app: Application) -> None:
+    """A machine with more zones may have applied it."""
+    closing = "kind: Schedule\nname: closing\nnamespace: shop\nstream: orders\ncron: 0 18 * * *\ntimeZone: {}\ntype: t"
+    message = app.refused(orders(1), closing.format("Mars/Olympus"))
+    assert message.splitlines() == [
+        "/1.yaml, line 6, column 11: timeZone: 'Mars/Olympus' is not a time zone of this machine; give a name such as "
+        "UTC or Europe/Berlin",
+        "1 problem; nothing was applied",
+    ]
+
+    app.apply(orders(1), closing.format("UTC"))
+    key = ObjectKey("Schedule", "shop", "closing")
+    stored = app.store.newest()
+    known = stored.objects[key]
+    assert isinstance(known, ScheduleDeclaration)
+    far = dataclasses.replace(known, time_zone="Mars/Olympus")
+    app.store.write(StoredSchema(stored.version + 1, {**stored.objects, key: far}, {}, NOW))
+    app.apply(orders(2))
+    assert app.store.newest().objects[key] == far
 
 
 def test_a_problem_has_its_place_for_programs(app: Application) -> None:

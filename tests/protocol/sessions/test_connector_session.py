@@ -21,8 +21,8 @@ from wallaroo_spark.protocol import (
     Revision,
     SessionState,
     StreamState,
+    faults,
     named_revision,
-    reasons,
 )
 
 
@@ -148,9 +148,9 @@ def test_a_frame_of_the_worker_has_a_greatest_length_too(revision: Revision) -> 
 
 
 def test_a_reason_can_send_a_connector_elsewhere_or_ask_it_to_come_back() -> None:
-    moved = reasons.redirect("worker-3.example:7100", "slot 3 has shop-1")
-    assert reasons.redirect_address(moved) == "worker-3.example:7100"
+    moved = faults.redirect("worker-3.example:7100", "slot 3 has shop-1")
+    assert faults.redirect_address(moved) == "worker-3.example:7100"
     assert "slot 3 has shop-1" in moved
-    assert reasons.redirect_address("redirect to nowhere") is None
-    assert reasons.is_later(reasons.later("the registry is away"))
-    assert not reasons.is_later(moved)
+    assert faults.redirect_address("redirect to nowhere") is None
+    assert faults.is_later(faults.later("the registry is away"))
+    assert not faults.is_later(moved)

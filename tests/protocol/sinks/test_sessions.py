@@ -31,16 +31,19 @@ from wallaroo_spark.protocol.frames import NOTHING_PROCESSED
 from wallaroo_spark.protocol.sinks.messages import (
     CONTROL_STREAM,
     DATA_STREAM,
+    PHASES,
+    SINK_SESSION,
     ListUncommitted,
+    Phase,
     Phase1,
     Phase2,
     Range,
     Reply,
     ReplyUncommitted,
+    Side,
     encode_control,
 )
 from wallaroo_spark.protocol.sinks.sessions import RowsReceived, SinkServerSession, SinkWorkerSession
-from wallaroo_spark.protocol.sinks.states import PHASES, SINK_SESSION, Phase, Side
 
 VERSION = "0.0.1"
 LONGEST = 4096

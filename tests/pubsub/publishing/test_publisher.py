@@ -16,10 +16,9 @@ from tests.pems import Pems
 from tests.pubsub.running import TOPIC, Client, Stage, new_stage, rows_of
 from tests.waiting import eventually
 from wallaroo_spark.errors import PubSubError
-from wallaroo_spark.pubsub.messages import Closed, Data, Snapshot, Update, Why, encode
-from wallaroo_spark.pubsub.publishing.partition_tenancy import ENDED
+from wallaroo_spark.pubsub.messages import Closed, Data, Snapshot, Update, Why, encode, unpack_rows
+from wallaroo_spark.pubsub.publishing.staging import ENDED
 from wallaroo_spark.pubsub.publishing.topic_log import StagedFile, TopicLog
-from wallaroo_spark.pubsub.row_payloads import unpack_rows
 from wallaroo_spark.pubsub.times import Time
 from wallaroo_spark.pubsub.topic_catalog import PublisherProgress
 from wallaroo_spark.registry import EmbeddedRedis
@@ -91,7 +90,7 @@ def test_publishers_share_the_partitions_of_a_batch(stage: Stage) -> None:
 
 
 def test_times_of_two_parts(stage: Stage) -> None:
-    with stage.publisher(product=True) as address, Client(address) as client:
+    with stage.publisher(pairs=True) as address, Client(address) as client:
         client.hello()
         assert client.take() == Snapshot(((0, 0),), ())
         stage.publish(0, [7, 3], column="n")

@@ -9,7 +9,7 @@ import pytest
 
 from wallaroo_spark.errors import CheckpointError
 from wallaroo_spark.pubsub.messages import Data
-from wallaroo_spark.pubsub.publishing.shared_reads import SHARED_BYTES, SHARED_READINGS, Readings
+from wallaroo_spark.pubsub.publishing.publication import SHARED_BYTES, SHARED_READINGS, Readings
 
 QUARTER = b"x" * (SHARED_BYTES // 4)
 

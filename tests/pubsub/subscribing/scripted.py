@@ -12,9 +12,8 @@ import pyarrow as pa
 
 from tests.waiting import SECONDS
 from wallaroo_spark.errors import RegistryError
-from wallaroo_spark.pubsub.messages import Closed, Data, Decoder, SubscriberHello, Why, encode
+from wallaroo_spark.pubsub.messages import Closed, Data, Decoder, SubscriberHello, Why, encode, pack_rows
 from wallaroo_spark.pubsub.publishing.publication import BatchPart, Publication
-from wallaroo_spark.pubsub.row_payloads import pack_rows
 from wallaroo_spark.pubsub.times import Time
 from wallaroo_spark.transport import ByteStream, Listener, format_address, serve
 

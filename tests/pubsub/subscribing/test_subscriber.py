@@ -14,13 +14,12 @@ from tests.pems import Pems
 from tests.pubsub.subscribing.scripted import COOKIE, Catalog, Place, Publisher, Record, numbers, rows
 from tests.waiting import SECONDS, eventually, until
 from wallaroo_spark.errors import ConfigurationError, PubSubError, RegistryError, RemoteProtocolError
-from wallaroo_spark.pubsub.items import Epoch, Frontier, Lost, Position
-from wallaroo_spark.pubsub.messages import Data, Snapshot, Why, encode
+from wallaroo_spark.pubsub.messages import Data, Snapshot, Why, encode, pack_rows
 from wallaroo_spark.pubsub.publishing.publication import BatchPart
-from wallaroo_spark.pubsub.row_payloads import pack_rows
 from wallaroo_spark.pubsub.subscribing import partition_link, subscriber, topic_search
 from wallaroo_spark.pubsub.subscribing.settings import SubscriptionSettings
 from wallaroo_spark.pubsub.subscribing.subscription import Subscription, subscribe
+from wallaroo_spark.pubsub.times import Epoch, Frontier, Lost, Position
 from wallaroo_spark.transport import ByteStream, server_context
 
 

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.protocol.strategies import steady
 from wallaroo_spark.errors import SinkError
-from wallaroo_spark.sinks.server.transactions import (
+from wallaroo_spark.sinks.server.journal import (
     LONGEST_ID,
     LogRecord,
     OutputPart,

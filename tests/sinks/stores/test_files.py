@@ -16,8 +16,7 @@ from pyarrow import dataset, parquet
 from tests.sinks.stores.checks import CHECKS, Store, name_of, refuses
 from wallaroo_spark.errors import ConfigurationError, SinkError
 from wallaroo_spark.sinks.interface import Transaction
-from wallaroo_spark.sinks.stores.file_formats import FORMATS
-from wallaroo_spark.sinks.stores.files import FilesSink
+from wallaroo_spark.sinks.stores.files import FORMATS, FilesSink
 
 
 @pytest.fixture

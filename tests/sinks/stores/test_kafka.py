@@ -21,8 +21,7 @@ from tests.sinks.stores.checks import (
 from tests.sinks.stores.kafka_reader import records
 from wallaroo_spark.errors import ConfigurationError, SinkError
 from wallaroo_spark.sinks.interface import Transaction
-from wallaroo_spark.sinks.stores.kafka import KafkaSink
-from wallaroo_spark.sinks.stores.kafka_producer import KafkaTopic, Mark, read_mark
+from wallaroo_spark.sinks.stores.kafka import KafkaSink, KafkaTopic, Mark, read_mark
 
 Make = Callable[..., KafkaSink]
 
@@ -113,7 +112,7 @@ def test_a_commit_that_fails_on_its_way_leaves_nothing_open(store: Store, monkey
         raise RuntimeError("half way")
 
     prepared, sink = store.prepare(0, ["a"], ["b"]), store.make()
-    monkeypatch.setattr("wallaroo_spark.sinks.stores.kafka_producer.passed", fail)
+    monkeypatch.setattr("wallaroo_spark.sinks.stores.kafka.passed", fail)
     with pytest.raises(RuntimeError, match="half way"):
         sink.commit(0, prepared)
     # All rows are with the broker, and it takes no other session for consumers to pass over them.
@@ -139,7 +138,7 @@ def test_the_mark_is_found_behind_a_long_tail(
     sink = store.make()
     sink.commit(3, store.prepare(3, ["a"], sink=sink))
     # Its end is then the record that ends the transaction, which is no mark.
-    monkeypatch.setattr("wallaroo_spark.sinks.stores.kafka_producer._TAIL", 1)
+    monkeypatch.setattr("wallaroo_spark.sinks.stores.kafka._TAIL", 1)
 
     mark = read_mark(
         KafkaTopic({"bootstrap.servers": kafka.bootstrap}, "", 30), f"wallaroo-commits-{sink.name}", sink.name

@@ -15,12 +15,12 @@ import pyarrow as pa
 import pytest
 
 from proving.servers.postgres import PostgresServer
+from tests import evil_values as evil
 from tests.sinks.stores.checks import CHECKS, Store, name_of, refuses
 from wallaroo_spark.errors import ConfigurationError, SinkError
 from wallaroo_spark.sinks.interface import Prepared, Transaction
 from wallaroo_spark.sinks.settings import IDEMPOTENT, TWO_PHASE
-from wallaroo_spark.sinks.stores.postgres import KEEP, PostgresSink
-from wallaroo_spark.sinks.stores.postgres_copy import hex_of
+from wallaroo_spark.sinks.stores.postgres import KEEP, PostgresSink, hex_of
 
 Make = Callable[..., PostgresSink]
 
@@ -149,6 +149,36 @@ def test_rows_that_the_table_does_not_take_are_a_vote_to_abort(
 
     assert said in refuses(sink, columns)
     assert (table.run(f"SELECT * FROM {table.name}"), list(sink.recover())) == ([], [])
+
+
+def test_evil_bytes_arrive_as_they_are(make: Make, table: Table) -> None:
+    table.run(f"ALTER TABLE {table.name} ALTER value TYPE bytea USING NULL, ADD place serial")
+    sink = make()
+    sink.commit(0, [prepared(sink, {"value": pa.array([*evil.PAYLOADS.values()])})])
+    assert [row[0] for row in table.run(f"SELECT value FROM {table.name} ORDER BY place")] == [*evil.PAYLOADS.values()]
+
+
+@pytest.mark.parametrize("name", evil.PAYLOADS)
+@pytest.mark.parametrize("kind", ["text", "jsonb"])
+def test_an_evil_text_arrives_or_is_a_vote_to_abort_with_its_reason(
+    make: Make, table: Table, kind: str, name: str
+) -> None:
+    payload = evil.PAYLOADS[name]
+    table.run(f"ALTER TABLE {table.name} ALTER value TYPE {kind} USING NULL")
+    sink = make()
+    try:
+        part = prepared(sink, {"value": evil.texts(payload)})
+    except SinkError as refused:
+        problem = str(refused)
+    else:
+        problem = ""
+        sink.commit(0, [part])
+        equal = table.connection.execute(f"SELECT value = %s::{kind} FROM {table.name}", [payload.decode()])
+        assert equal.fetchall() == [(True,)]
+    # PostgreSQL keeps no NUL and only UTF-8; jsonb only what it reads as JSON.
+    assert not problem or kind == "jsonb" or b"\0" in payload or payload.decode(errors="replace").encode() != payload
+    assert len(problem) < 1000
+    assert (table.run(f"SELECT count(*) FROM {table.name}"), list(sink.recover())) == ([(0 if problem else 1,)], [])
 
 
 def test_a_table_that_is_not_there_is_named(make: Make) -> None:

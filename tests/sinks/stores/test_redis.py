@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 import redis
 
+from tests import evil_values as evil
 from tests.pems import Pems
 from tests.registry.tls import tls_in_front_of
 from tests.sinks.stores.checks import (
@@ -80,6 +81,19 @@ def test_fields_are_the_columns_and_nulls_are_left_out(make: Callable[..., Redis
     at = b"2026-01-02 03:04:05.000000Z"
     assert first == {b"count": b"1", b"name": "ä".encode(), b"raw": b"\xff\x00", b"at": at}
     assert second == {b"name": b"b"}
+
+
+@pytest.mark.parametrize("column", [pa.array([*evil.PAYLOADS.values()]), evil.texts(*evil.PAYLOADS.values())])
+@pytest.mark.parametrize("kind", ["stream", "list"])
+def test_evil_values_arrive_as_they_are(
+    make: Callable[..., RedisSink], client: Any, key: str, kind: str, column: pa.Array
+) -> None:
+    sink = make(**{kind: key})
+    rows = iter([pa.record_batch({"value": column})])
+    sink.commit(0, [sink.prepare(Transaction.new("orders", 0, 0), rows)])
+
+    found = client.lrange(key, 0, -1) if kind == "list" else [row[b"value"] for _, row in client.xrange(key)]
+    assert found == [*evil.PAYLOADS.values()]
 
 
 def test_a_batch_of_many_rows_keeps_their_order_and_leaves_no_other_key(store: Store, client: Any) -> None:

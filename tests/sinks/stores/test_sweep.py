@@ -1,4 +1,4 @@
-"""The crash-point sweep of files, PostgreSQL, Redis and Kafka: drivers and tasks die at every step."""
+"""The crash-point sweep of files, durable streams, PostgreSQL, Redis and Kafka: drivers and tasks die at every step."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pyarrow import dataset
 from proving.servers.kafka import KafkaServer
 from proving.servers.postgres import PostgresServer
 from tests.sinks.stores.kafka_reader import records
+from tests.sinks.stores.stream_reader import declare, payloads
 from tests.sinks.sweep import CASES, Case, Lives, Subject, sweep
 from wallaroo_spark.sinks.interface import Prepared, Transaction
 from wallaroo_spark.sinks.settings import IDEMPOTENT, TWO_PHASE
@@ -22,6 +23,7 @@ from wallaroo_spark.sinks.stores.files import FilesSink
 from wallaroo_spark.sinks.stores.kafka import KafkaSink
 from wallaroo_spark.sinks.stores.postgres import PostgresSink
 from wallaroo_spark.sinks.stores.redis import RedisSink
+from wallaroo_spark.sinks.stores.stream import StreamSink
 from wallaroo_spark.steps import SinkStep
 
 ME = "tests.sinks.stores.test_sweep"
@@ -46,6 +48,13 @@ class KafkaRows(KafkaSink):
         return super().prepare(transaction, (piece.select(["partition", "value"]) for piece in rows))
 
 
+class StreamRows(StreamSink):
+    """Takes of the sweep's rows the payload."""
+
+    def prepare(self, transaction: Transaction, rows: Iterator[pa.RecordBatch]) -> Prepared:
+        return super().prepare(transaction, (piece.select(["value"]) for piece in rows))
+
+
 def files_sink(name: str, path: str, checkpoint: str) -> FilesSink:
     """The sink, in every process; so with those below."""
     return FilesSink(path, checkpoint=checkpoint, name=name)
@@ -57,6 +66,10 @@ def postgres_sink(name: str, dsn: str, table: str, mode: str) -> PostgresSink:
 
 def redis_sink(name: str, url: str, stream: str, checkpoint: str) -> RedisSink:
     return RedisSink(url, checkpoint=checkpoint, name=name, stream=stream)
+
+
+def stream_sink(name: str, application: str, checkpoint: str) -> StreamRows:
+    return StreamRows(application, "shop/orders", checkpoint=checkpoint, name=name, type="t")
 
 
 def kafka_sink(name: str, bootstrap: str, topic: str, checkpoint: str) -> KafkaRows:
@@ -114,6 +127,13 @@ def test_redis(lives: Lives, case: Case, redis_url: str, target: str, tmp_path: 
 
         settings = {"url": redis_url, "stream": target, "checkpoint": str(tmp_path / "checkpoint")}
         sweep(lives, subject_of(redis_sink, seen, **settings), case, tmp_path)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_stream(lives: Lives, case: Case, tmp_path: Path) -> None:
+    settings = {"application": declare(tmp_path), "checkpoint": str(tmp_path / "checkpoint")}
+    subject = subject_of(stream_sink, lambda: payloads(settings["application"]), **settings)
+    sweep(lives, subject, case, tmp_path)
 
 
 @pytest.mark.parametrize("case", IN_PART)

@@ -38,8 +38,8 @@ def test_events_are_read_back_with_their_order(tmp_path: Path) -> None:
     assert writer.write([(KEY, b"four")]) == 2
 
     reader = InboxReader(str(tmp_path))
-    assert reader.unread({}) == {"g0": {1: (InboxFile(1, 3), InboxFile(2, 1))}}
-    table = pa.Table.from_batches(reader.read("g0", 1, InboxFile(1, 3)))
+    assert reader.unread({}) == {"g0": {1: (InboxFile(1, 3, 11), InboxFile(2, 1, 4))}}
+    table = pa.Table.from_batches(reader.read("g0", 1, InboxFile(1, 3, 11)))
     assert table.schema == INPUT
     origin = f"g0/{1:020d}"
     assert [tuple(row.values()) for row in table.to_pylist()] == [
@@ -115,6 +115,32 @@ def test_a_writer_that_was_superseded_says_so(tmp_path: Path) -> None:
     assert old.open() == 3
 
 
+def test_a_writer_whose_claim_is_gone_answers_nothing(tmp_path: Path) -> None:
+    """The folder was deleted, or an older copy of it was restored, under a living gateway."""
+    opened(tmp_path)
+    writer = opened(tmp_path)
+    writer.write([(KEY, b"one")])
+    [claim] = (tmp_path / "_wallaroo" / "inbox" / "g0").glob(f"{2:020d}-*.claim")
+    claim.unlink()
+
+    with pytest.raises(CheckpointError, match="its newest claim is of generation 1") as caught:
+        writer.superseded()
+    assert caught.value.code == "inbox-lost"
+    with pytest.raises(CheckpointError) as caught:
+        writer.write([(KEY, b"two")])
+    assert caught.value.code == "inbox-lost"
+
+
+def test_a_generation_that_the_checkpoint_has_read_is_not_begun_again(tmp_path: Path) -> None:
+    read = InboxPosition(2, 5)
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match="the checkpoint has read generation 2") as caught:
+            InboxWriter(str(tmp_path), "g0").open(read)
+        assert caught.value.code == "inbox-lost"
+        opened(tmp_path)
+    assert InboxWriter(str(tmp_path), "g0").open(read) == 3
+
+
 def test_an_acknowledged_file_is_found_along_with_the_newer_generation(tmp_path: Path) -> None:
     """A newer generation begins at each moment of a write; a write that succeeds is among the unread files."""
     reader = InboxReader(str(tmp_path))
@@ -134,7 +160,7 @@ def test_an_acknowledged_file_is_found_along_with_the_newer_generation(tmp_path:
     finally:
         stop()
     assert seen == [2]
-    assert reader.unread({})["g0"] == {1: (InboxFile(1, 1), InboxFile(2, 1)), 2: ()}
+    assert reader.unread({})["g0"] == {1: (InboxFile(1, 1, 3), InboxFile(2, 1, 3)), 2: ()}
 
 
 def test_unread_files_are_those_behind_the_positions(tmp_path: Path) -> None:
@@ -145,7 +171,7 @@ def test_unread_files_are_those_behind_the_positions(tmp_path: Path) -> None:
     reader = InboxReader(str(tmp_path))
 
     assert reader.unread({"g0": InboxPosition(1, 2)}) == {
-        "g0": {1: (InboxFile(3, 3),), 2: (InboxFile(1, 1), InboxFile(2, 2), InboxFile(3, 3))}
+        "g0": {1: (InboxFile(3, 3, 3),), 2: (InboxFile(1, 1, 1), InboxFile(2, 2, 2), InboxFile(3, 3, 3))}
     }
     assert reader.unread({"g0": InboxPosition(2, 3)}) == {"g0": {2: ()}}
 
@@ -159,7 +185,7 @@ def test_read_files_are_deleted_and_the_number_of_the_generation_stays(tmp_path:
 
     assert reader.delete_read({"g0": InboxPosition(2, 1), "g7": InboxPosition(3, 4)}) == 1
 
-    assert reader.unread({}) == {"g0": {2: (InboxFile(2, 1),)}}
+    assert reader.unread({}) == {"g0": {2: (InboxFile(2, 1, 3),)}}
     names = SidecarFolder(str(tmp_path), "inbox", "g0").names()
     assert names[0] == f"{2:020d}"
     assert [name.endswith(".claim") for name in names] == [False, True]
@@ -206,6 +232,6 @@ def test_a_process_dies_at_each_step_and_its_successor_goes_on(tmp_path: Path) -
     assert {death["step"] for death in deaths} == {step.name for step in InboxStep}
     for death in deaths:
         assert death["generation"] > max(map(int, death["unread"]), default=0)
-        written = [rows for files in death["unread"].values() for _, rows in files]
+        written = [rows for files in death["unread"].values() for _, rows, _ in files]
         assert written == [2] * len(written)
         assert len(written) >= death["answered"] - death["deleted"]

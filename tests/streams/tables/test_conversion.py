@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from wallaroo_spark.pipelines.controller.messages.values import CloudEvent
 from wallaroo_spark.streams.rows import RECORDS
-from wallaroo_spark.streams.tables.conversion import as_events, as_rows, canonical
+from wallaroo_spark.streams.tables.delta import as_events, as_rows, canonical
 
 NOON = 1_700_000_000_000
 

@@ -18,11 +18,11 @@ from wallaroo_spark.errors import ArgumentValueError
 from wallaroo_spark.pipelines.controller.messages.values import CloudEvent
 from wallaroo_spark.pipelines.schema.applying import apply_files
 from wallaroo_spark.pipelines.schema.store import SchemaStore
-from wallaroo_spark.sidecar.arrow_ipc import as_arrow_stream
+from wallaroo_spark.sidecar.task_access import as_arrow_stream
 from wallaroo_spark.streams.places import table_of
 from wallaroo_spark.streams.rows import OutputKind
-from wallaroo_spark.streams.tables.conversion import as_rows
 from wallaroo_spark.streams.tables.dataframes import HISTORY_DDL, RECORDS_DDL
+from wallaroo_spark.streams.tables.delta import as_rows
 from wallaroo_spark.streams.tables.mover import TableMover
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ def offsets(frame: DataFrame) -> list[tuple[int, int]]:
 def step(kind: str, at: int, instance: int = 7, **fields: Any) -> dict[str, Any]:
     """A step of an instance, ``at`` milliseconds after noon."""
     moment = {name: (NOON + fields.pop(name)) * 1000 for name in ("began_at",) if name in fields}
-    usual = {"pipeline": "shop/fulfil", "partition": 1, "instance": instance, "kind": kind, "at": (NOON + at) * 1000}
-    return {**usual, **moment, **fields}
+    usual = {"pipeline": "shop/fulfil", "partition": 1, "instance": instance, "birth": 3, "kind": kind}
+    return {**usual, "at": (NOON + at) * 1000, **moment, **fields}
 
 
 def after_noon(milliseconds: int) -> datetime:
@@ -203,16 +203,21 @@ def test_an_instance_is_a_row_with_its_stages_and_outputs(spark: SparkSession, a
         [step("output", 300, stage="charge", began_at=100), step("skipped", 300, instance=1, offsets=[1, 6])],
         [step("output", 1800, **ship), step("pointer", 1900, reason="", **written), step("pointer", 1900, **refused)],
         [step("ended", 2000, began_at=100, outcome="done", reason="")],
+        [step("nacked", 2500, instance=8, stage="charge", attempts=2, reason="no stock")],
+        # The pipeline was deleted and declared anew.
+        [step("began", 3000, birth=9, version=9)],
     ]
     for of_batch in rows:
         TableMover(app.location).move(app.commit(rows_of(OutputKind.HISTORY, of_batch)))
 
-    assert read_history(spark, app.location).count() == 8
-    done, active = read_instances(spark, app.location).orderBy("instance").collect()
+    assert read_history(spark, app.location).count() == 10
+    done, anew, active = read_instances(spark, app.location).orderBy("instance", "birth").collect()
+    assert (anew["instance"], anew["birth"], anew["outcome"], anew["stages"]) == (7, 9, None, [])
     assert done.asDict(recursive=True) == {
         "pipeline": "shop/fulfil",
         "partition": 1,
         "instance": 7,
+        "birth": 3,
         "version": 3,
         "outcome": "done",
         "reason": "",
@@ -240,6 +245,9 @@ def test_an_instance_is_a_row_with_its_stages_and_outputs(spark: SparkSession, a
             {"stream": "shop/gone", "partition": 0, "offsets": [], "refused": "no such stream"},
             {"stream": "shop/shipments", "partition": 2, "offsets": [4, 5], "refused": None},
         ],
+        "nacks": [],
     }
+    (nack,) = active["nacks"]
+    assert nack.asDict() == {"at": after_noon(2500), "stage": "charge", "attempts": 2, "reason": "no stock"}
     assert (active["outcome"], active["ended_at"], active["stages"], active["outputs"]) == (None, None, [], [])
     assert active["began_at"] == after_noon(100)

@@ -17,8 +17,7 @@ from tests.waiting import SECONDS
 from wallaroo_spark.errors import CheckpointError, ConfigurationError
 from wallaroo_spark.storage.locations import PortableLocation
 from wallaroo_spark.streams.tables import delta
-from wallaroo_spark.streams.tables.conversion import as_events
-from wallaroo_spark.streams.tables.delta import DeltaLogs
+from wallaroo_spark.streams.tables.delta import DeltaLogs, as_events
 from wallaroo_spark.streams.tables.mover import TableMover
 
 

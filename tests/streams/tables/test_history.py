@@ -13,7 +13,7 @@ from tests.streams.samples import NOON, rows_of
 from wallaroo_spark.errors import CheckpointError
 from wallaroo_spark.pipelines.instance_rows import newest_instances
 from wallaroo_spark.streams.rows import OutputKind
-from wallaroo_spark.streams.tables.history import HistoryExpiry
+from wallaroo_spark.streams.tables.dataframes import HistoryExpiry
 from wallaroo_spark.streams.tables.mover import TableMover
 from wallaroo_spark.streams.tables.table_files import TableFolders
 
@@ -25,11 +25,12 @@ class History:
         self.app = ApplicationFiles(folder)
         self._mover = TableMover(self.app.location)
 
-    def batch(self, **kinds: list[int]) -> None:
+    def batch(self, birth: int = 1, **kinds: list[int]) -> None:
         """A batch with steps of instances, by their kinds, in this order; it is moved alone."""
         at = (NOON + self.app.next * 1000) * 1000
         rows: list[dict[str, Any]] = [
             {"pipeline": "shop/fulfil", "partition": 0, "instance": one, "kind": kind, "at": at, "began_at": at}
+            | {"birth": birth}
             | ({"outcome": "done"} if kind == "ended" else {})
             for kind, instances in kinds.items()
             for one in instances
@@ -42,10 +43,13 @@ class History:
 
     def instances(self) -> list[int]:
         """The instances that a reader shows."""
-        rows = [
+        return sorted(one.instance for one in newest_instances(row for row in self.rows() if row["kind"] != "output"))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows."""
+        return [
             row for path in (self.app.folder / "history").iterdir() for row in pq.ParquetFile(path).read().to_pylist()
         ]
-        return sorted(one.instance for one in newest_instances(row for row in rows if row["kind"] != "output"))
 
     def expiry(self) -> HistoryExpiry:
         return HistoryExpiry(TableFolders(self.app.location))
@@ -127,3 +131,13 @@ def test_a_file_that_cannot_be_read_is_named_and_looked_at_again(history: Histor
         expiry.expire(NOON + 1)
     path.write_bytes(content)
     assert expiry.expire(NOON + 1) == 1
+
+
+def test_the_instances_of_a_pipeline_that_is_declared_anew_are_others(history: History) -> None:
+    history.batch(began=[1])
+    history.batch(ended=[1])
+    history.batch(birth=3, began=[1])
+    found = newest_instances(history.rows())
+    assert [(one.birth, one.state) for one in found] == [(3, "active"), (1, "done")]
+    assert history.expiry().expire(NOON + 100_000) == 2
+    assert history.files() == [2]

@@ -14,11 +14,9 @@ from tests.streams.samples import NOON, ORDERS, forgotten, records, rows_of
 from tests.waiting import SECONDS
 from wallaroo_spark.errors import CheckpointError
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
-from wallaroo_spark.streams.batch_outputs.files import Manifest, OutputFile
-from wallaroo_spark.streams.batch_outputs.store import BatchOutputs
+from wallaroo_spark.streams.batch_outputs import BatchOutputs, Manifest, OutputFile
 from wallaroo_spark.streams.rows import OutputKind
-from wallaroo_spark.streams.tables.move_plan import MovePlan, plan_moves
-from wallaroo_spark.streams.tables.mover import TableMover
+from wallaroo_spark.streams.tables.mover import MovePlan, TableMover, plan_moves
 from wallaroo_spark.streams.tables.stream_table import StreamTable
 
 BEGAN = {"pipeline": "shop/fulfil", "partition": 0, "instance": 1, "kind": "began", "at": 0}

@@ -12,8 +12,8 @@ from tests.streams.application import ApplicationFiles, some_batches
 from tests.streams.samples import ORDERS, event, records
 from wallaroo_spark.errors import CheckpointError
 from wallaroo_spark.pipelines.controller.messages.values import CloudEvent
-from wallaroo_spark.streams.batch_outputs.store import BatchOutputs
-from wallaroo_spark.streams.tables import row_groups
+from wallaroo_spark.streams.batch_outputs import BatchOutputs
+from wallaroo_spark.streams.tables import table_files
 from wallaroo_spark.streams.tables.mover import TableMover
 from wallaroo_spark.streams.tables.stream_table import StreamTable
 
@@ -85,11 +85,22 @@ def test_a_file_that_is_deleted_behind_a_reader_moves_its_first_record(app: Appl
     assert table.read(0, 1, 3) == (2, events(2, 3))
 
 
+def test_a_read_ends_soon_behind_its_bytes(app: ApplicationFiles) -> None:
+    app.commit(records(1, 400))
+    table = StreamTable(app.location, ORDERS)
+    size = sum(one.size for one in events(1, 100))
+    first, found = table.read(0, 1, most_bytes=size)
+    assert (first, found) == (1, events(1, len(found)))
+    assert 100 <= len(found) <= 102
+    assert len(table.read(0, 1, most_bytes=1)[1]) == 16
+    assert len(table.read(0, 1, 20, most_bytes=size)[1]) == 20
+
+
 def test_the_rows_of_a_large_file_are_read_by_row_groups(
     app: ApplicationFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wallaroo_spark.streams.batch_outputs.writing.GROUP_ROWS", 4)
-    monkeypatch.setattr(row_groups, "_KEPT_BYTES", 1)
+    monkeypatch.setattr("wallaroo_spark.streams.batch_outputs.GROUP_ROWS", 4)
+    monkeypatch.setattr(table_files, "_KEPT_BYTES", 1)
     app.commit(records(1, 10))
     app.commit(records(11, 30))
     TableMover(app.location).move(1)
@@ -109,7 +120,7 @@ def test_a_missing_file_is_an_error_and_no_hole(app: ApplicationFiles) -> None:
 
 
 def test_a_read_of_known_records_lists_no_folder(app: ApplicationFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_groups, "_KEPT_BYTES", 1)
+    monkeypatch.setattr(table_files, "_KEPT_BYTES", 1)
     some_batches(app)
     mover = TableMover(app.location)
     mover.move(1)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.worker.buffer.test_buffer import A, B, C, fill, take_in
 from tests.worker.rows import ORIGIN, rows
-from wallaroo_spark.inner.plan_call import PlanQuestion, StreamOffer
+from wallaroo_spark.inner.calls import PlanQuestion, StreamOffer
 from wallaroo_spark.references import StreamKey
 from wallaroo_spark.worker.buffer.buffer import Buffer
 from wallaroo_spark.worker.buffer.held_stream import HeldStream

@@ -8,7 +8,7 @@ import pytest
 
 from tests.revisions import drafts, revisions
 from tests.worker.bench import COOKIE, Bench, names
-from wallaroo_spark.protocol import DRAFT_BE, DRAFT_LE, REVISIONS, V3, Ack, Error, Hello, Ok, Revision, reasons
+from wallaroo_spark.protocol import DRAFT_BE, DRAFT_LE, REVISIONS, V3, Ack, Error, Hello, Ok, Revision, faults
 from wallaroo_spark.references import StreamKey
 from wallaroo_spark.worker.machine import events as e
 from wallaroo_spark.worker.machine.pressure.flow import LARGEST_WINDOW
@@ -18,7 +18,7 @@ from wallaroo_spark.worker.machine.pressure.flow import LARGEST_WINDOW
 def test_a_connector_is_greeted_with_credits(bench: Bench, revision: Revision) -> None:
     assert bench.join(revision).frames == [Ok(LARGEST_WINDOW)]
     assert bench.state.status()["sessions"] == 1
-    assert bench.state.status()["instances"] == ["shop-1"]
+    assert bench.state.status()["connected"] == ["shop-1"]
 
 
 @revisions
@@ -181,7 +181,7 @@ def test_an_instance_of_another_slot_is_told_where_to_go(bench: Bench, revision:
     connector = bench.connect(revision, "shop-9")
     connector.hello()
 
-    assert reasons.redirect_address(connector.error) == "there:7101"
+    assert faults.redirect_address(connector.error) == "there:7101"
     assert connector.closed == e.Close(0)
 
 
@@ -191,7 +191,7 @@ def test_an_instance_of_a_slot_that_nobody_serves_shall_come_back(bench: Bench, 
     connector = bench.connect(revision, "shop-9")
     connector.hello()
 
-    assert reasons.is_later(connector.error)
+    assert faults.is_later(connector.error)
     assert "slot 1, or messages of it are held there, and that has no worker right now" in connector.error
 
 
@@ -202,7 +202,7 @@ def test_without_a_registry_a_new_connector_shall_come_back(bench: Bench, revisi
     connector.hello()
     bench.do(e.RegistryFailed(0, "Redis is gone"))
 
-    assert reasons.is_later(connector.error)
+    assert faults.is_later(connector.error)
     assert "Redis is gone" in connector.error
     assert bench.counts["registry-failures"] == 1
 
@@ -234,7 +234,7 @@ def test_a_full_worker_takes_no_more(make_bench: Callable[..., Bench]) -> None:
     third = bench.connect(instance="c")
     third.hello()
 
-    assert reasons.is_later(third.error)
+    assert faults.is_later(third.error)
     assert "has 2 sessions and takes no more (maxSessions)" in third.error
     assert bench.counts["fault:worker-full"] == 1
     first.leave()
@@ -325,7 +325,7 @@ def test_a_silent_session_is_asked_to_come_back_unless_it_waits_for_something(ma
 
     bench.do(e.Tick(11.0))
     assert [error.reason for error in idle.said(Error)] == [
-        reasons.later("nothing was sent for 10 seconds (idleTimeout)")
+        faults.later("nothing was sent for 10 seconds (idleTimeout)")
     ]
     assert waiting.said(Error) == []
 

@@ -21,7 +21,7 @@ from wallaroo_spark.protocol import (
     Ok,
     Restart,
     Revision,
-    reasons,
+    faults,
 )
 from wallaroo_spark.references import StreamKey
 from wallaroo_spark.worker.machine import events as e
@@ -272,7 +272,7 @@ class TestRewinds:
 
         assert must_come_back(be)
         assert must_come_back(v3)
-        assert reasons.is_later(le.error)
+        assert faults.is_later(le.error)
         assert other.said(Restart) == []
 
     def test_rows_that_nobody_sends_are_dropped(self, bench: Bench) -> None:
@@ -393,7 +393,7 @@ class TestStopping:
         before = len(connector.frames)
         bench.do(e.Stopping("the receiver stops"))
 
-        later = Error(reasons.later("the receiver stops"))
+        later = Error(faults.later("the receiver stops"))
         assert connector.frames[before:] == [Nack(0, 7, 2), Nack(0, 8, 40), Nack(0, 9, 0), later]
 
     def test_every_session_is_told_to_go(self, bench: Bench) -> None:
@@ -406,7 +406,7 @@ class TestStopping:
         assert must_come_back(be)
         assert must_come_back(v3)
         for connector in (le, asking):
-            assert connector.error == reasons.later("the receiver stops")
+            assert connector.error == faults.later("the receiver stops")
             assert connector.closed is not None
         assert silent.closed is not None
         assert bench.state.status()["sessions"] == 0
@@ -424,7 +424,7 @@ class TestStopping:
         late = bench.connect(DRAFT_BE)
 
         assert names(late.hello()) == ["ERROR"]
-        assert reasons.is_later(late.error)
+        assert faults.is_later(late.error)
 
     def test_a_connector_that_does_not_leave_is_cut_off(self, bench: Bench) -> None:
         stubborn = bench.join(DRAFT_BE)

@@ -410,7 +410,7 @@ class TestStatus:
             "sessions": 1,
             "streams": 1,
         }
-        assert (status["buffered_bytes"], status["budget_bytes"], status["pressure"]) == (
+        assert (status["memory_used"], status["memory_budget"], status["pressure"]) == (
             LOT_OVERHEAD + SEGMENT_OVERHEAD + 74,
             256 << 20,
             "none",

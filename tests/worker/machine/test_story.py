@@ -11,7 +11,7 @@ import pytest
 from tests.worker.bench import Bench
 from wallaroo_spark.references import PlannedRange, StreamKey
 from wallaroo_spark.worker.machine import events as e
-from wallaroo_spark.worker.machine.outside import carry_out
+from wallaroo_spark.worker.machine.environment import carry_out
 from wallaroo_spark.worker.machine.story import CHARACTERS, FREQUENT_EVENTS, INSTRUCTIONS, RARE_EVENTS, Digest, Story
 
 KEY = StreamKey("shop-1", 7)

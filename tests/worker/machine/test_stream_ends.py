@@ -6,7 +6,7 @@ import pytest
 
 from tests.revisions import revisions
 from tests.worker.bench import Bench, Connector
-from wallaroo_spark.inner.plan_call import PlanAnswer, PlanQuestion
+from wallaroo_spark.inner.calls import PlanAnswer, PlanQuestion
 from wallaroo_spark.protocol import DRAFT_BE, V3, Ack, Error, Nack, NotifyAck, Ok, Revision
 from wallaroo_spark.references import StreamKey
 from wallaroo_spark.worker.machine import events as e

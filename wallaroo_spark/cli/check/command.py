@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from wallaroo_spark.cli.check.findings import Finding, explained, note, ok, problem
-from wallaroo_spark.cli.common import count, debug_option, set_up_logging
 from wallaroo_spark.cli.receive.command import overrides_option
+from wallaroo_spark.texts import count
 
 if TYPE_CHECKING:
     from wallaroo_spark.cli.receive.config import ReceiveConfig
@@ -23,7 +23,6 @@ WIDTH = max(len(mark) for mark, _ in MARKS.values())
 
 
 @click.command(
-    short_help="Check everything that a receiver needs, before it is started.",
     epilog="Examples: wallaroo-spark check orders.yaml · wallaroo-spark check orders.yaml --without-spark --json",
 )
 @click.argument("config", type=click.Path(dir_okay=False))
@@ -32,7 +31,6 @@ WIDTH = max(len(mark) for mark, _ in MARKS.values())
     "--without-spark", is_flag=True, help="Check the file, Redis, ports and TLS only, without a Spark session."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each finding, and the verdict last.")
-@debug_option
 def check(config: str, overrides: tuple[str, ...], without_spark: bool, as_json: bool) -> None:
     """Check whether the receiver of the YAML file CONFIG can run here; nothing of it is started.
 
@@ -43,7 +41,6 @@ def check(config: str, overrides: tuple[str, ...], without_spark: bool, as_json:
     afterwards. Run it where the receiver will run, also with spark-submit. The exit status is 0 without a problem, and
     1 otherwise.
     """
-    set_up_logging()
     found = dict.fromkeys(MARKS, 0)
     for finding in findings(config, overrides, with_spark=not without_spark):
         found[finding.state] += 1
@@ -80,7 +77,7 @@ def findings(path: str, overrides: tuple[str, ...], *, with_spark: bool) -> Iter
             running = running or finding.subject == "receiver"
             yield finding
     else:
-        yield ok("Redis", "the receiver starts one of its own, on this machine")
+        yield from explained("Redis", steps.own_redis)
     host = options.host or "127.0.0.1"
     yield from explained("ports", functools.partial(steps.ports, options, host, running=running))
     yield from explained("TLS", functools.partial(steps.certificates, options))

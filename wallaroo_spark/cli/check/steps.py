@@ -16,16 +16,17 @@ from pyarrow import fs
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.cli.check import executors
 from wallaroo_spark.cli.check.findings import Finding, note, ok, problem
-from wallaroo_spark.cli.common import count
 from wallaroo_spark.cli.receive.config import ReceiveConfig
 from wallaroo_spark.errors import TransportError
+from wallaroo_spark.extras import command
 from wallaroo_spark.options import Options, resolve_secret
 from wallaroo_spark.receiver import checks
 from wallaroo_spark.registry import Registry
+from wallaroo_spark.runtime import spark_checks
 from wallaroo_spark.sidecar.folder import SidecarFolder
 from wallaroo_spark.sidecar.task_access import FOLDER, require_reach
-from wallaroo_spark.slots import spark_checks
 from wallaroo_spark.storage.locations import open_location
+from wallaroo_spark.texts import count
 from wallaroo_spark.transport import tls
 from wallaroo_spark.transport.binding import bind
 
@@ -44,7 +45,7 @@ EXPIRES_DAYS = 30
 
 def installed() -> Iterator[Finding]:
     """The packages of this Python."""
-    checks.packages()
+    spark_checks.packages()
     yield ok("packages", f"Python {'.'.join(map(str, sys.version_info[:3]))} has all packages of a driver")
 
 
@@ -116,7 +117,7 @@ def certificates(options: Options) -> Iterator[Finding]:
 
 def session(spark: Any, options: Options) -> Iterator[Finding]:
     """Spark, Java, the Python of Spark's tasks, and the number of task slots."""
-    checks.environment(spark)
+    spark_checks.environment(spark)
     context = spark_checks.classic_context(spark)
     java = f", Java {context._jvm.java.lang.System.getProperty('java.version')}" if context is not None else ""
     master = context.master if context is not None else "Spark Connect"
@@ -152,11 +153,18 @@ def tasks(spark: Any, options: Options, url: str) -> Iterator[Finding]:
         )
 
 
+def own_redis() -> Iterator[Finding]:
+    """Whether there is a server for ``registry="embedded"``. Raises :class:`ConfigurationError`."""
+    from wallaroo_spark.registry.embedded import find_server
+
+    yield ok("Redis", f"the receiver starts one of its own, on this machine: {find_server()}")
+
+
 def _wrong(one: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[str]:
     """The missing parts of a process, as sentences."""
     for name, version in one["packages"].items():
         if not version:
-            yield f"{name} is not installed for Python {one['python']}; install 'wallaroo-spark[worker]' there"
+            yield f"{name} is not installed for Python {one['python']}; run there: {command(['worker'])}"
         elif name == "wallaroo-spark" and len({version, here["packages"][name]} - {executors.PRESENT}) > 1:
             yield f"{name} is {version}, and this driver has {here['packages'][name]}; install the same version"
     if one["registry"]:

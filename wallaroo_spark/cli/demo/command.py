@@ -19,15 +19,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from wallaroo_spark.cli.demo.orders import write_orders
-from wallaroo_spark.cli.demo.reconcile import Reconciliation, line_ends, reconcile
-from wallaroo_spark.cli.demo.senders import Sender, Senders, plan_senders
-from wallaroo_spark.cli.demo.view import DemoView, Scene
+from wallaroo_spark.cli.demo.view import DemoView, Scene, Sender, Senders, plan_senders
+from wallaroo_spark.cli.sessions import standard_error_to
 from wallaroo_spark.errors import ConfigurationError, WallarooError
-from wallaroo_spark.status.older import as_before
 
 if TYPE_CHECKING:
     from wallaroo_spark.cli.demo.job import CountingSink
+    from wallaroo_spark.cli.demo.reconcile import Reconciliation
     from wallaroo_spark.receiver import Receiver
 
 WORKERS = 2
@@ -106,14 +104,8 @@ def demo(files: tuple[Path, ...], messages: int, kill_worker: bool, as_json: boo
 def _quiet(log: Path) -> Iterator[IO[str]]:
     """Redirect standard error, to which Spark, Java and Python workers write, to ``log``; yield the terminal."""
     sys.stdout.flush()
-    saved = os.dup(2)
-    with log.open("a") as sink, open(os.dup(1), "w", encoding="utf-8") as terminal:
-        os.dup2(sink.fileno(), 2)
-        try:
-            yield terminal
-        finally:
-            os.dup2(saved, 2)
-            os.close(saved)
+    with standard_error_to(log), open(os.dup(1), "w", encoding="utf-8") as terminal:
+        yield terminal
 
 
 def _prepare(console: Console, folder: Path, files: tuple[Path, ...], messages: int, kill_worker: bool) -> DemoPlan:
@@ -122,6 +114,8 @@ def _prepare(console: Console, folder: Path, files: tuple[Path, ...], messages: 
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
             task = progress.add_task("writing orders", total=messages)
+            from wallaroo_spark.cli.demo.reconcile import write_orders
+
             paths = write_orders(folder / "orders", messages, lambda count: progress.advance(task, count))
         console.print(f"{messages:,} orders of {len(paths)} shops are in {folder / 'orders'}")
     else:
@@ -129,6 +123,8 @@ def _prepare(console: Console, folder: Path, files: tuple[Path, ...], messages: 
         if len(set(paths)) != len(paths):
             raise ConfigurationError("a file is named twice; name each once", code="options-conflict")
     senders = plan_senders(paths, [path.stem for path in paths] if made else None)
+    from wallaroo_spark.cli.demo.reconcile import line_ends
+
     totals = {str(path): len(line_ends(path)) for path in paths}
     return DemoPlan(folder, senders, totals, made, kill_worker)
 
@@ -185,16 +181,16 @@ def _watch(
 
 
 def _scene(plan: DemoPlan, receiver: Receiver, sink: CountingSink, notes: list[str]) -> Scene:
-    return Scene(plan.senders, plan.totals, as_before(receiver.status(most=0)), sink.messages, sink.filled, notes)
+    return Scene(plan.senders, plan.totals, receiver.status(most=0), sink.messages, sink.filled, notes)
 
 
 def _kill_a_worker(receiver: Receiver) -> str:
     """Kill the process of the worker with most sessions; return a sentence about it."""
-    serving = [slot for slot in receiver.status()["workers"] if "worker" in slot]
-    victim = max(serving, key=lambda slot: int(slot["worker"]["sessions"]))
-    pid = int(victim["worker"]["pid"])
-    os.kill(pid, signal.SIGKILL)
-    return f"killed worker {victim['slot']} (process {pid}) with {victim['worker']['sessions']} sessions"
+    serving = [slot for slot in receiver.status().slots if slot.answers]
+    victim = max(serving, key=lambda slot: slot.sessions)
+    assert victim.pid is not None
+    os.kill(victim.pid, signal.SIGKILL)
+    return f"killed worker {victim.slot} (process {victim.pid}) with {victim.sessions} sessions"
 
 
 def _check(console: Console, plan: DemoPlan, spark: Any, sink: CountingSink) -> tuple[Reconciliation, bool]:
@@ -203,6 +199,8 @@ def _check(console: Console, plan: DemoPlan, spark: Any, sink: CountingSink) -> 
 
     console.print("reading files and Parquet again to reconcile them …")
     acknowledged = {file: sender.acknowledged.get(file, -1) for sender in plan.senders for file in sender.files}
+    from wallaroo_spark.cli.demo.reconcile import reconcile
+
     result = reconcile(sink.rows, acknowledged)
     totals = sink.finish(spark, plan.folder / "totals")
     if totals is None:

@@ -15,6 +15,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from wallaroo_spark.cli.sessions import defaults, log_to
+
 TASK_SLOTS = 4
 _ORDER = "shop string, time timestamp, quantity long, cents long"
 
@@ -31,20 +33,17 @@ def make_session(folder: Path) -> SparkSession:
         "appender.file.layout.type = PatternLayout\n"
         "appender.file.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex\n"
     )
+    settings = {
+        "spark.master": f"local[{TASK_SLOTS}]",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        **log_to(log4j),
+    }
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    return (
-        SparkSession.builder.master(f"local[{TASK_SLOTS}]")
-        .appName("wallaroo-spark demo")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.extraJavaOptions", f'-Dlog4j2.configurationFile="{log4j.as_uri()}"')
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
-    )
+    builder = SparkSession.builder.appName("wallaroo-spark demo")
+    for name, value in {**defaults(settings, TASK_SLOTS), **settings}.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
 
 
 class CountingSink:

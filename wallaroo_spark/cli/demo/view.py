@@ -1,10 +1,25 @@
-"""The output of the demo while it runs: a live display on a terminal, otherwise a line at intervals."""
+"""A connector process of the demo: it sends the lines of its files and reports its progress on standard output.
+
+It is started as ``python -m wallaroo_spark.cli.demo.view INSTANCE REVISION FILE…``. The registry's URL and the
+cookie come from environment variables.
+
+The demo's connector processes, and the progress that each of them reports.
+
+The output of the demo while it runs: a live display on a terminal, otherwise a line at intervals.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -13,7 +28,141 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from wallaroo_spark.cli.demo.senders import Sender
+from wallaroo_spark.connector import Connector, FeedResult, Lines, Progress
+from wallaroo_spark.observe.receiver import ReceiverStatus
+
+REGISTRY_VARIABLE = "WALLAROO_DEMO_REGISTRY"
+COOKIE_VARIABLE = "WALLAROO_DEMO_COOKIE"
+
+
+def tell(progress: Progress) -> None:
+    """Print the progress as one line of JSON, for the demo's view."""
+    line = {"file": progress.name, "messages": progress.messages, "acknowledged": progress.acknowledged}
+    print(json.dumps(line), flush=True)
+
+
+async def send(instance: str, revision: str, files: list[str]) -> None:
+    """Send the lines of all files, each file as a stream, and wait until all are acknowledged."""
+
+    async def feed(connector: Connector, file: str) -> FeedResult:
+        return await connector.feed(Lines(file), name=file, progress=tell)
+
+    async with Connector(
+        "demo",
+        instance=instance,
+        revision=revision,
+        registry=f"env:{REGISTRY_VARIABLE}",
+        cookie=f"env:{COOKIE_VARIABLE}",
+    ) as connector:
+        results = await asyncio.gather(*(feed(connector, file) for file in files))
+        for file, result in zip(files, results, strict=True):
+            last = {"file": file, "messages": result.messages, "acknowledged": result.acknowledged, "done": True}
+            print(json.dumps(last), flush=True)
+
+
+if __name__ == "__main__":
+    assert REGISTRY_VARIABLE in os.environ
+    asyncio.run(send(sys.argv[1], sys.argv[2], sys.argv[3:]))
+
+
+CONNECTORS = 4
+_REVISIONS = ("draft-be", "draft-le", "v3", "draft-be")
+_STOP_SECONDS = 5.0
+
+
+@dataclass
+class Sender:
+    """One connector process and its progress."""
+
+    instance: str
+    """The connector's instance name."""
+    revision: str
+    """The revision of the protocol that it speaks."""
+    files: list[str]
+    """The paths of its files, which are also the names of its streams."""
+    process: subprocess.Popen[str] | None = None
+    """The process; None before it is started."""
+    messages: dict[str, int] = field(default_factory=dict)
+    """Messages sent, by file."""
+    acknowledged: dict[str, int] = field(default_factory=dict)
+    """The last acknowledged reference (a byte offset), by file."""
+    finished: bool = False
+    """Whether the process has ended."""
+
+    @property
+    def sent(self) -> int:
+        """Messages sent so far, each counted once."""
+        return sum(self.messages.values())
+
+    def take(self, line: str) -> None:
+        """Record a line of progress from the connector."""
+        report = json.loads(line)
+        self.messages[report["file"]] = report["messages"]
+        if report["acknowledged"] is not None:
+            self.acknowledged[report["file"]] = report["acknowledged"]
+
+
+def plan_senders(files: Sequence[Path], names: Sequence[str] | None = None) -> list[Sender]:
+    """Distribute the files over four connectors. ``names`` are their instance names, if there are any."""
+    groups = [[str(path) for path in files[number::CONNECTORS]] for number in range(CONNECTORS)]
+    return [
+        Sender(names[number] if names else f"connector-{number + 1}", _REVISIONS[number], group)
+        for number, group in enumerate(groups)
+        if group
+    ]
+
+
+class Senders:
+    """The running connectors; a context manager that leaves none behind."""
+
+    def __init__(self, senders: list[Sender], registry: str, cookie: str, log: Path) -> None:
+        self.senders = senders
+        self._environment = {**os.environ, REGISTRY_VARIABLE: registry, COOKIE_VARIABLE: cookie}
+        self._log_path = log
+
+    def __enter__(self) -> Senders:
+        with self._log_path.open("a") as log:
+            for sender in self.senders:
+                command = [sys.executable, "-m", connector_module(), sender.instance, sender.revision, *sender.files]
+                sender.process = subprocess.Popen(
+                    command, stdout=subprocess.PIPE, stderr=log, text=True, env=self._environment
+                )
+                threading.Thread(target=self._listen, args=(sender,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for sender in self.senders:
+            if sender.process is not None and sender.process.poll() is None:
+                sender.process.terminate()
+        for sender in self.senders:
+            if sender.process is not None:
+                try:
+                    sender.process.wait(_STOP_SECONDS)
+                except subprocess.TimeoutExpired:
+                    sender.process.kill()
+
+    def _listen(self, sender: Sender) -> None:
+        assert sender.process is not None
+        assert sender.process.stdout is not None
+        for line in sender.process.stdout:
+            sender.take(line)
+        sender.process.wait()
+        sender.finished = True
+
+    @property
+    def finished(self) -> bool:
+        """Whether all have ended."""
+        return all(sender.finished for sender in self.senders)
+
+    def failed(self) -> list[str]:
+        """The instances whose process ended with an error."""
+        return [s.instance for s in self.senders if s.finished and s.process is not None and s.process.returncode]
+
+
+def connector_module() -> str:
+    """The module that a connector process runs."""
+    return "wallaroo_spark.cli.demo.view"
+
 
 _LINE_SECONDS = 5.0
 _RATE_SECONDS = 3.0
@@ -27,8 +176,8 @@ class Scene:
     """The connectors with their progress."""
     totals: dict[str, int]
     """The number of messages in each file, by path."""
-    status: dict[str, Any]
-    """The receiver's status."""
+    status: ReceiverStatus
+    """The newest snapshot."""
     committed: int
     """Messages that Spark has committed."""
     batches: int
@@ -87,18 +236,16 @@ class DemoView:
             bar = ProgressBar(total=max(total, 1), completed=sender.sent, width=28)
             connectors.add_row(sender.instance, sender.revision, bar, f"{sender.sent:>9,} of {total:,}", state)
         workers = Table.grid(padding=(0, 2))
-        for slot in scene.status["workers"]:
-            worker = slot.get("worker", {})
-            used = worker.get("buffered_bytes", 0) / 2**20
-            held = f"{used:7.1f} MiB buffered" if worker else ""
-            again = slot["submissions"] - 1
-            color = {"serving": "green", "starting": "yellow", "waiting": "yellow"}.get(slot["state"], "red")
+        for slot in scene.status.slots:
+            held = f"{slot.memory_used / 2**20:7.1f} MiB buffered" if slot.answers else ""
+            again = (slot.submissions or 0) - 1
+            color = {"serving": "green", "starting": "yellow", "waiting": "yellow"}.get(slot.state, "red")
             workers.add_row(
-                f"worker {slot['slot']}",
-                Text(slot["state"], style=color),
-                f"{worker.get('sessions', 0)} sessions",
+                f"worker {slot.slot}",
+                Text(slot.state, style=color),
+                f"{slot.sessions} sessions",
                 held,
-                f"restarted {again}×" if again else "",
+                f"restarted {again}×" if again > 0 else "",
             )
         batches = Table.grid(padding=(0, 2))
         bar = ProgressBar(total=max(scene.expected, 1), completed=scene.committed, width=28)

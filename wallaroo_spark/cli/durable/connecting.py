@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from wallaroo_spark.errors import printable
 
 if TYPE_CHECKING:
     from wallaroo_spark.client import Event
@@ -50,18 +51,30 @@ def client_settings(given: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-def event_as_json(event: Event, **more: Any) -> str:
-    """An event in the JSON format of CloudEvents, with further members."""
-    from wallaroo_spark.client.events.structured import to_structured
+def start_of_text(text: str) -> str | int:
+    """Where a group begins or goes on: an offset, or the name of a place, which the client checks."""
+    return int(text) if text.isdecimal() else text
 
-    return json.dumps({**more, **to_structured(event)}, ensure_ascii=False)
+
+def event_as_json(event: Event, **more: Any) -> str:
+    """An event in the JSON format of CloudEvents as one line, with further members."""
+    from wallaroo_spark.client.events import to_structured
+    from wallaroo_spark.json_text import json_line
+
+    return json_line({**more, **to_structured(event)})
 
 
 def shown_data(event: Event) -> str:
     """The payload of an event as one line for a person."""
+    from wallaroo_spark.json_text import json_line
+
     value = event.value
     if value is None:
         return ""
-    if isinstance(value, bytes):
-        return repr(value)[2:-1]
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str):
+        return printable(value)
+    try:
+        return repr(value)[2:-1] if isinstance(value, bytes) else json_line(value)
+    except ValueError:
+        # Python has read more than JSON can say, such as 1e400.
+        return repr(event.data)[2:-1]

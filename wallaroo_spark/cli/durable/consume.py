@@ -6,12 +6,17 @@ from typing import Any
 
 import click
 
-from wallaroo_spark.cli.common import debug_option, set_up_logging
-from wallaroo_spark.cli.durable.connecting import client_settings, event_as_json, gateway_options, shown_data
+from wallaroo_spark.cli.durable.connecting import (
+    client_settings,
+    event_as_json,
+    gateway_options,
+    shown_data,
+    start_of_text,
+)
+from wallaroo_spark.errors import printable
 
 
 @click.command(
-    short_help="Print the events of a durable stream as a member of a group.",
     epilog="Examples: wallaroo-spark consume shop/orders --start beginning --json · "
     "wallaroo-spark consume shop/orders --group billing --limit 10",
 )
@@ -30,7 +35,6 @@ from wallaroo_spark.cli.durable.connecting import client_settings, event_as_json
 @click.option("--limit", default=None, type=click.IntRange(1), metavar="EVENTS", help="End after so many events.")
 @gateway_options
 @click.option("--json", "as_json", is_flag=True, help="Print an event as a line in the JSON format of CloudEvents.")
-@debug_option
 def consume(
     stream: str, start: str, ephemeral: bool, limit: int | None, as_json: bool, max_events: int, **given: Any
 ) -> None:
@@ -42,14 +46,14 @@ def consume(
     """
     from wallaroo_spark.client import Client
 
-    set_up_logging()
     settings = client_settings(given)
-    begin = int(start) if start.isdigit() else start
     left = limit
     with Client(**settings) as client:
         most = max_events if limit is None else min(max_events, limit)
         durable = False if ephemeral else None
-        with client.consume(stream, start=begin, durable=durable, max_events=most, **given) as deliveries:
+        with client.consume(
+            stream, start=start_of_text(start), durable=durable, max_events=most, **given
+        ) as deliveries:
             for delivery in deliveries:
                 with delivery:
                     # A delivery is acknowledged as a whole: one that goes beyond the limit is given back.
@@ -67,4 +71,4 @@ def consume(
 def _line(partition: int, offset: int, event: Any, as_json: bool) -> str:
     if as_json:
         return event_as_json(event, wallaroopartition=partition, wallaroooffset=offset)
-    return f"{partition}/{offset} {event.type} {shown_data(event)}".rstrip()
+    return f"{partition}/{offset} {printable(event.type)} {shown_data(event)}".rstrip()

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
+import os
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from wallaroo_spark.cli.common import count, debug_option, set_up_logging
 from wallaroo_spark.cli.durable.connecting import client_settings, gateway_options
+from wallaroo_spark.errors import ConfigurationError, printable
+from wallaroo_spark.texts import count
 
 if TYPE_CHECKING:
     from wallaroo_spark.client import Event, RefusedEvent
 
+LONGEST_NAME = 60
+"""Most characters of a file's name in the id of an event. A choice that keeps ids short."""
+
 
 @click.command(
-    short_help="Append events to a durable stream.",
     epilog="Examples: wallaroo-spark publish shop/orders --type shop.order.created --data '{\"order\": 17}' · "
     "wallaroo-spark publish shop/orders --type shop.order.created orders.jsonl",
 )
@@ -27,6 +31,11 @@ if TYPE_CHECKING:
 @click.option("--type", "kind", default="", metavar="TYPE", help="Type of the events.")
 @click.option("--data", default=None, metavar="TEXT", help="Payload of one event, in place of files.")
 @click.option("--id", "id_", default="", metavar="ID", help="Id of the event of --data; random otherwise.")
+@click.option(
+    "--new-ids",
+    is_flag=True,
+    help="Give lines of files random ids, to publish the same lines once more on purpose.",
+)
 @click.option("--cloudevents", is_flag=True, help="Each line is a whole event, in the JSON format of CloudEvents.")
 @click.option(
     "--source",
@@ -50,7 +59,6 @@ if TYPE_CHECKING:
 )
 @gateway_options
 @click.option("--json", "as_json", is_flag=True, help="Print a line of JSON with the place of each event.")
-@debug_option
 def publish(
     stream: str, files: tuple[IO[bytes], ...], data: str | None, batch: int, as_json: bool, **given: Any
 ) -> None:
@@ -58,12 +66,15 @@ def publish(
 
     A line that is JSON has the content type of JSON, and text otherwise. Events are written in the order of the lines.
     Many requests are sent at once on one connection. When it is lost, events without an answer are sent again, and are
-    written once. A line that is refused is named on standard error, the others are published, and the exit status is 1.
+    written once. The id of an event is its file, its line and a hash, so a file that is published again after an error
+    writes each event once; lines of standard input have random ids. A line that is refused is named on standard error,
+    the others are published, and the exit status is 1.
     """
     from wallaroo_spark.client import Client
+    from wallaroo_spark.json_text import json_line
 
-    set_up_logging()
     kind, id_, whole = given.pop("kind"), given.pop("id_"), given.pop("cloudevents")
+    numbered = not given.pop("new_ids")
     if not kind and not whole:
         raise click.UsageError("give --type TYPE, or --cloudevents for lines that are whole events")
     if data is not None and (files or whole):
@@ -72,15 +83,18 @@ def publish(
         raise click.UsageError("--id is the id of the event of --data")
     settings = client_settings(given)
     names: deque[str] = deque()
-    events = _of_data(kind, data, id_) if data is not None else _of_files(files, kind, whole, names)
     published = refused = 0
 
-    def tell(one: RefusedEvent) -> None:
+    def refuse(where: str, problem: str) -> None:
         nonlocal refused
         refused += 1
+        click.echo(printable(problem if problem.startswith(where) else f"{where}: {problem}"), err=True)
+
+    def tell(one: RefusedEvent) -> None:
         # Outcomes come in the order of the events.
-        where = names.popleft() if names else "--data"
-        click.echo(f"{where}: {one.error.message}", err=True)
+        refuse(names.popleft() if names else "--data", one.error.message)
+
+    events = _of_data(kind, data, id_) if data is not None else _of_files(files, kind, whole, names, numbered, refuse)
 
     with Client(**settings, source=given.pop("source")) as client:
         for one in client.publish_many(stream, events, batch=batch, on_refused=tell, **given):
@@ -89,7 +103,7 @@ def publish(
                 names.popleft()
             if as_json and one.place is not None:
                 place = {"partition": one.place.partition, "offset": one.place.offset}
-                click.echo(json.dumps({"id": one.event.id, **place}))
+                click.echo(json_line({"id": one.event.id, **place}))
     if not as_json:
         click.echo(f"Published {count(published, 'event')} to {stream}.")
     if refused:
@@ -100,32 +114,59 @@ def publish(
 def _of_data(kind: str, data: str, id_: str) -> Iterator[Event]:
     from wallaroo_spark.client import Event
 
-    value = _value(data.encode())
-    yield Event(kind, value, id=id_) if id_ else Event(kind, value)
+    payload = _payload(data.encode("utf-8", "surrogateescape"))
+    yield Event(kind, **payload, id=id_) if id_ else Event(kind, **payload)
 
 
-def _of_files(files: tuple[IO[bytes], ...], kind: str, whole: bool, names: deque[str]) -> Iterator[Event]:
-    """The events of the lines; the file and the line of each is added to ``names``."""
+def _of_files(
+    files: tuple[IO[bytes], ...],
+    kind: str,
+    whole: bool,
+    names: deque[str],
+    numbered: bool,
+    refuse: Callable[[str, str], None],
+) -> Iterator[Event]:
+    """The events of the lines; the file and the line of each is added to ``names``, or given to ``refuse``.
+
+    With ``numbered`` they are in the id, too.
+    """
     from wallaroo_spark.client import Event
-    from wallaroo_spark.client.events.structured import from_structured
+    from wallaroo_spark.client.events import from_structured
 
     for file in files or (sys.stdin.buffer,):
         for number, line in enumerate(file, start=1):
             text = line.rstrip(b"\r\n")
             if not text:
                 continue
-            name = f"{getattr(file, 'name', 'standard input')}, line {number}"
-            event = from_structured(text, name) if whole else Event(kind, _value(text))
+            path = str(getattr(file, "name", "standard input"))
+            name = f"{path}, line {number}"
+            own: dict[str, Any] = {"id": _id(path, number, text)} if numbered and os.path.isfile(path) else {}
+            try:
+                event = from_structured(text, name) if whole else Event(kind, **_payload(text), **own)
+            except ConfigurationError as error:
+                refuse(name, error.message)
+                continue
             names.append(name)
             yield event
 
 
-def _value(line: bytes) -> Any:
+def _id(path: str, number: int, line: bytes) -> str:
+    """The id of a line. By its hash a line that was corrected is another event, and so is one of another file."""
+    content = hashlib.blake2b(os.fsencode(os.path.abspath(path)) + b"\0" + line, digest_size=8).hexdigest()
+    return f"{os.path.basename(path)[-LONGEST_NAME:]}:{number}:{content}"
+
+
+def _payload(line: bytes) -> dict[str, Any]:
+    """A line as it stands, with its content type."""
+    from wallaroo_spark.client.events import JSON_TYPE
+    from wallaroo_spark.json_text import load_json
+
     try:
-        return json.loads(line)
+        load_json(line)
+        return {"data": line, "datacontenttype": JSON_TYPE}
     except ValueError:
         pass
     try:
-        return line.decode()
+        return {"data": line.decode()}
     except UnicodeDecodeError:
-        return line
+        return {"data": line}

@@ -1,21 +1,69 @@
-"""``wallaroo-spark stage`` and ``serve``: a command works on a stage of a pipeline, or answers the calls of an
-endpoint."""
+"""``wallaroo-spark stage``, ``serve`` and ``call``: commands that work on a stage or answer calls, and a call."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
+import os
 import signal
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from wallaroo_spark.cli.common import INTERRUPTED, TERMINATED, debug_option, set_up_logging
-from wallaroo_spark.cli.durable.commands import plain, run_command, value_of
-from wallaroo_spark.cli.durable.connecting import client_settings, gateway_options
+from wallaroo_spark.cli.common import INTERRUPTED, TERMINATED
+from wallaroo_spark.cli.durable.connecting import client_settings, event_as_json, gateway_options, shown_data
+from wallaroo_spark.json_text import dump_json, json_line, load_json
+
+_LAST = 300
+"""The most characters of a program's errors that the reason of a failure has. A choice: a line or two."""
+
+
+async def run_command(command: str, given: dict[str, Any], environment: dict[str, str]) -> bytes:
+    """Run a command in a shell; ``given`` is its standard input, as JSON. Returns its standard output.
+
+    Raises RuntimeError with the end of its standard error when it fails. A cancellation ends its process group.
+    """
+    program = await asyncio.create_subprocess_shell(
+        command,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, **environment},
+        start_new_session=True,
+    )
+    try:
+        output, errors = await program.communicate(dump_json(given))
+    except asyncio.CancelledError:
+        if program.returncode is None:
+            os.killpg(program.pid, signal.SIGTERM)
+        raise
+    if program.returncode:
+        said = errors.decode(errors="replace").strip()[-_LAST:]
+        raise RuntimeError(f"the command ended with status {program.returncode}{': ' if said else ''}{said}")
+    return output
+
+
+def value_of(output: bytes) -> Any:
+    """The output of a program: a JSON value, or a text without its last line end, or bytes; None for nothing."""
+    if not output:
+        return None
+    try:
+        return load_json(output)
+    except ValueError:
+        pass
+    try:
+        return output.decode().removesuffix("\n")
+    except UnicodeDecodeError:
+        return output
+
+
+def plain(value: Any) -> Any:
+    """A decoded payload as JSON has it: bytes become text, with replacements."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
 
 if TYPE_CHECKING:
     from wallaroo_spark.client import AsyncClient, Output, ServedCall, StageWork
@@ -26,7 +74,6 @@ _concurrency = click.option(
 
 
 @click.command(
-    short_help="Run a command for each delivery of a stage of a pipeline.",
     epilog="Example: wallaroo-spark stage shop/fulfil charge --exec 'jq -c \"{paid: .root_event.data.price}\"'",
 )
 @click.argument("pipeline")
@@ -38,7 +85,6 @@ _concurrency = click.option(
 )
 @gateway_options
 @click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each delivery.")
-@debug_option
 def stage(
     pipeline: str, stage: str, command: str, concurrency: int, streams: bool, as_json: bool, **given: Any
 ) -> None:
@@ -51,7 +97,6 @@ def stage(
     """
     from wallaroo_spark.client import StageFunction
 
-    set_up_logging()
     settings = client_settings(given)
 
     async def function(work: StageWork) -> Any:
@@ -63,7 +108,6 @@ def stage(
 
 
 @click.command(
-    short_help="Answer the calls of an endpoint with a command.",
     epilog="Example: wallaroo-spark serve shop/price --exec 'jq -c \"{price: (.data.order * 2)}\"'",
 )
 @click.argument("endpoint")
@@ -71,16 +115,14 @@ def stage(
 @_concurrency
 @gateway_options
 @click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each call.")
-@debug_option
 def serve(endpoint: str, command: str, concurrency: int, as_json: bool, **given: Any) -> None:
     """Serve ENDPOINT with a command, for ever.
 
     The command reads the event of the call from standard input, in the JSON format of CloudEvents. Its standard output
     is the payload of the answer: JSON, or text. When it fails, the call fails with the end of its standard error.
     """
-    from wallaroo_spark.client.events.structured import to_structured
+    from wallaroo_spark.client.events import to_structured
 
-    set_up_logging()
     settings = client_settings(given)
 
     async def function(call: ServedCall) -> Any:
@@ -101,15 +143,16 @@ def _reported(as_json: bool, given: dict[str, Any]) -> Iterator[None]:
         raise
     finally:
         if as_json:
-            click.echo(json.dumps({**given, "error": error}, ensure_ascii=False))
+            click.echo(json_line({**given, "error": error}))
 
 
 async def _run_stage(work: StageWork, command: str, streams: bool) -> Any:
-    from wallaroo_spark.client.events.structured import to_structured
+    from wallaroo_spark.client.events import to_structured
 
     given = {
         "instance": work.instance,
         "partition": work.partition,
+        "birth": work.birth,
         "root_event": None if work.root_event is None else to_structured(work.root_event),
         "outputs": {name: plain(value) for name, value in work.outputs.items()},
     }
@@ -124,7 +167,7 @@ async def _run_stage(work: StageWork, command: str, streams: bool) -> Any:
 
 def _with_streams(found: Any) -> Output:
     from wallaroo_spark.client import Output
-    from wallaroo_spark.client.events.structured import from_structured
+    from wallaroo_spark.client.events import from_structured
 
     if not isinstance(found, dict) or not found.keys() <= {"output", "streams"}:
         raise ValueError('with --streams the command prints {"output": …, "streams": {…}}')
@@ -154,3 +197,23 @@ async def _until_signal(settings: dict[str, Any], work: Callable[[AsyncClient], 
         await work(client)
     if seen:
         raise click.exceptions.Exit(INTERRUPTED if seen[0] == signal.SIGINT else TERMINATED)
+
+
+@click.command(
+    epilog="Example: wallaroo-spark call shop/price --data '{\"order\": 17}'",
+)
+@click.argument("endpoint")
+@click.option("--type", "kind", default="call", show_default=True, metavar="TYPE", help="Type of the event.")
+@click.option("--data", default="", metavar="TEXT", help="Payload of the event; - reads it from standard input.")
+@click.option("--timeout", default=60.0, show_default=True, metavar="SECONDS", help="Longest wait for the answer.")
+@gateway_options
+@click.option("--json", "as_json", is_flag=True, help="Print the events in the JSON format of CloudEvents.")
+def call(endpoint: str, kind: str, data: str, timeout: float, as_json: bool, **given: Any) -> None:
+    """Call ENDPOINT with one event, and print the events of its answer; it fails at once when nothing serves it."""
+    from wallaroo_spark.client import Client, Event
+
+    settings = client_settings(given)
+    payload = sys.stdin.buffer.read() if data == "-" else data.encode()
+    with Client(**settings) as client:
+        for answer in client.call_stream(endpoint, Event(kind, value_of(payload)), timeout=timeout):
+            click.echo(event_as_json(answer) if as_json else shown_data(answer))

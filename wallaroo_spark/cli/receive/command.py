@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import sys
 from pathlib import Path
 
 import click
 
-from wallaroo_spark.cli.common import INTERRUPTED, debug_option
+from wallaroo_spark.cli.common import INTERRUPTED
+from wallaroo_spark.cli.sessions import WITH_UI, ui_option
 
 SAMPLE = Path(__file__).with_name("sample.yaml")
 """The sample that ``--sample`` prints; conf/receive.yaml in the repository is the same text."""
@@ -29,7 +31,6 @@ def _print_sample(context: click.Context, _: click.Parameter, wanted: bool) -> N
 
 
 @click.command(
-    short_help="Run the receiver and the query of a YAML file.",
     epilog="Examples: wallaroo-spark receive --sample > orders.yaml · "
     "wallaroo-spark receive orders.yaml --set port=7200 · wallaroo-spark receive orders.yaml --json",
 )
@@ -43,6 +44,7 @@ def _print_sample(context: click.Context, _: click.Parameter, wanted: bool) -> N
     callback=_print_sample,
     help="Print a sample of CONFIG, with comments, and end.",
 )
+@ui_option
 @click.option("--show-registry", is_flag=True, help="Print the registry's URL, with its password if it has one.")
 @click.option("--every", default=10.0, show_default=True, help="Seconds between lines where there is no terminal.")
 @click.option("--plain", is_flag=True, help="Print lines instead of a live table, also on a terminal.")
@@ -57,10 +59,10 @@ def _print_sample(context: click.Context, _: click.Parameter, wanted: bool) -> N
     type=click.Path(dir_okay=False, writable=True),
     help="File for a report of the run, one HTML page, written when it ends; the same as the option report.",
 )
-@debug_option
 def receive(
     config: str,
     overrides: tuple[str, ...],
+    ui: bool,
     show_registry: bool,
     every: float,
     plain: bool,
@@ -82,6 +84,8 @@ def receive(
     from wallaroo_spark.cli.receive.view import JsonView, LiveView, PlainView
 
     loaded = load(config, (*overrides, f"report={report}") if report else overrides)
+    if ui:
+        loaded = dataclasses.replace(loaded, spark={**WITH_UI, **loaded.spark})
     console = Console()
     if as_json or plain or not (console.is_terminal and sys.stdout.isatty()):
         with JsonView(every) if as_json else PlainView(every) as lines:

@@ -1,4 +1,6 @@
-"""The YAML file of ``wallaroo-spark receive``, checked before anything starts.
+"""A YAML document of names and values, with the line of each name for error messages.
+
+The YAML file of ``wallaroo-spark receive``, checked before anything starts.
 
 It contains the options of ``docs/options.md`` by their public names, and ``checkpoint``, ``sink``, ``trigger``,
 ``spark`` and ``select``. The case of option names is ignored. All problems of a file are found at once.
@@ -6,19 +8,130 @@ It contains the options of ``docs/options.md`` by their public names, and ``chec
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping, Sequence
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from wallaroo_spark.cli.receive.document import SAMPLE_HINT, Document, read
 from wallaroo_spark.errors import ConfigurationError
-from wallaroo_spark.options import Options, resolve_secret, table
+from wallaroo_spark.options import Options, read_value, resolve_secret, table
+from wallaroo_spark.settings import Kind, Row, check, row, rows, setting
+from wallaroo_spark.sinks.settings import StreamSettings
+from wallaroo_spark.texts import hint
+from wallaroo_spark.yaml_reader import YamlValue, read_documents
+
+SAMPLE_HINT = "wallaroo-spark receive --sample prints a sample"
+
+
+@dataclass(frozen=True)
+class Document:
+    """The names and values of a YAML file, after the overrides of the command line."""
+
+    path: str
+    """The path of the file, for errors."""
+    values: Mapping[str, Any]
+    """The values by name; a section is a mapping of its own."""
+    places: Mapping[str, str] = field(default_factory=dict)
+    """The place of each name, such as ``r.yaml, line 12``; the names of a section are joined by dots."""
+    lines: Mapping[str, int] = field(default_factory=dict)
+    """The line of each name in the file, from 1."""
+
+    def place(self, name: str) -> str:
+        """The place of a name; for a missing name the place of its section, and without a section the file."""
+        while name:
+            if name in self.places:
+                return self.places[name]
+            name = name.rpartition(".")[0]
+        return self.path
+
+    def problem(self, name: str, text: str) -> ConfigurationError:
+        """The error for the value of a name, with the place in front of the text."""
+        return ConfigurationError(
+            f"{self.place(name)}: {text}", code="config-invalid", option=name, line=self.lines.get(name)
+        )
+
+
+def read(path: str, overrides: Sequence[str] = ()) -> Document:
+    """Read the file at ``path``, then apply ``overrides`` of the form ``name=value``.
+
+    Raises :class:`ConfigurationError` for a file that cannot be read, is not YAML, holds no names and values or gives
+    a name twice, and for an override of another form.
+    """
+    documents = read_documents(path, SAMPLE_HINT)
+    if len(documents) > 1:
+        second = documents[1].place
+        raise ConfigurationError(
+            f"{path}, line {second.line}: a second document begins; a receiver has one, so remove one of them",
+            code="config-invalid",
+            path=path,
+            line=second.line,
+        )
+    if not documents or not isinstance(documents[0].value, dict):
+        raise ConfigurationError(f"{path} holds no names and values; {SAMPLE_HINT}", code="config-invalid", path=path)
+    root = documents[0]
+    lines: dict[str, int] = {}
+    for found, line in _names(root, ""):
+        # A section and a name with a dot may be the same option.
+        if found in lines:
+            raise ConfigurationError(
+                f"{path}, line {line}: {found} is given twice, first in line {lines[found]}; remove one of them",
+                code="config-invalid",
+                option=found,
+                line=line,
+            )
+        lines[found] = line
+    places = {name: f"{path}, line {line}" for name, line in lines.items()}
+    document = {str(name): value for name, value in root.value.items()}
+    for override in overrides:
+        for name in _override(document, override):
+            places[name] = f"--set {override.partition('=')[0]}"
+            lines.pop(name, None)
+    return Document(path, document, places, lines)
+
+
+def _names(node: YamlValue, above: str, around: tuple[YamlValue, ...] = ()) -> Iterator[tuple[str, int]]:
+    """Each name of a mapping and of the mappings in it, with its line. ``around`` are the mappings around it."""
+    # An alias may refer to a mapping that contains the alias.
+    if node.fields is None or node in around:
+        return
+    for key, value in node.fields.items():
+        yield f"{above}{key}", node.names[key].line
+        yield from _names(value, f"{above}{key}.", (*around, node))
+
+
+def _override(document: dict[str, Any], override: str) -> list[str]:
+    """Apply one override; returns the names that it has set."""
+    name, equals, value = override.partition("=")
+    if not equals or not name:
+        raise ConfigurationError(
+            f"--set {override!r} is not of the form name=value, for example --set workers=4", code="option-unreadable"
+        )
+    section, _, rest = name.partition(".")
+    if section == "spark" and rest:
+        document["spark"] = {**_section(document, "spark"), name: value}
+        return [f"spark.{name}"]
+    if section in ("sink", "trigger") and rest:
+        # A query has one trigger, so this one replaces the file's.
+        inner = {} if section == "trigger" else _section(document, section)
+        key, _, option = rest.partition(".")
+        inner[key] = {**(inner.get(key) or {}), option: value} if option else value
+        document[section] = inner
+        return [section, name] if section == "trigger" else [name]
+    for same in [known for known in document if known.lower() == name.lower()]:
+        del document[same]
+    document[name] = value
+    return [name]
+
+
+def _section(document: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found = document.get(name)
+    return dict(found) if isinstance(found, dict) else {}
+
 
 SECTIONS = ("checkpoint", "sink", "trigger", "spark", "select")
-SINK_KEYS = ("format", "path", "mode", "options")
-MODES = ("append", "update", "complete")
-TRIGGERS = ("processingTime", "availableNow")
+STREAM = "stream"
+"""The format of a sink that is a durable stream: its path is an application's folder, its options are settings of
+``sinks.stream``."""
 FILE_FORMATS = ("parquet", "json", "csv", "orc", "text", "avro", "xml")
 
 
@@ -26,14 +139,23 @@ FILE_FORMATS = ("parquet", "json", "csv", "orc", "text", "avro", "xml")
 class SinkConfig:
     """The sink of the rows, as a DataStreamWriter takes it."""
 
-    format: str
-    """The name of the format, such as ``parquet``."""
-    path: str = ""
-    """The path of the files; empty for formats without one."""
-    mode: str = "append"
-    """The output mode: one of :data:`MODES`."""
-    options: Mapping[str, str] = field(default_factory=dict)
-    """Further options of the format."""
+    format: str = field(metadata=row(Kind.TEXT, "Name of the format, such as `parquet`."))
+    path: str = setting("", Kind.TEXT, "Path of the files; empty for formats without one.")
+    mode: str = setting("append", Kind.TEXT, "Output mode.", choices=("append", "update", "complete"))
+    options: Mapping[str, str] = field(
+        default_factory=dict, metadata=row(Kind.SECTION, "Further options of the format.")
+    )
+
+
+_SINK = {row.name: row for row in rows(SinkConfig)}
+_EVENTS = {row.name: row for row in rows(StreamSettings) if row.name not in ("application", "checkpoint")}
+_TRIGGER = {
+    name: Row(name, name, kind, None, help, (), False, None, None)
+    for name, kind, help in (
+        ("processingTime", Kind.TEXT, "Interval of the batches, as Spark takes it."),
+        ("availableNow", Kind.FLAG, "Whether the query ends once everything that is there was read."),
+    )
+}
 
 
 @dataclass(frozen=True)
@@ -41,7 +163,6 @@ class ReceiveConfig:
     """The configuration of one receiver and its query."""
 
     receiver: str
-    """The receiver's name."""
     checkpoint: str
     """The query's checkpoint location."""
     sink: SinkConfig
@@ -118,7 +239,6 @@ class _DocumentReading:
         """The configuration; None when there are problems."""
         sections, given = self._split()
         sink = self._mapping(sections, "sink")
-        self._known(sink, SINK_KEYS, "sink.")
         self._nothing_missing(sections, given, sink)
         options = self._options(given)
         found = self._sink(sink), self._trigger(self._mapping(sections, "trigger")), self._spark(sections)
@@ -190,6 +310,12 @@ class _DocumentReading:
             missing.append("sink.format (such as parquet)")
         elif sink["format"] in FILE_FORMATS and not sink.get("path"):
             missing.append(f"sink.path (where the {sink['format']} files go)")
+        elif sink["format"] == STREAM:
+            options = sink.get("options")
+            if not sink.get("path"):
+                missing.append("sink.path (the folder of the application)")
+            if not isinstance(options, dict) or not options.get("stream"):
+                missing.append("sink.options.stream (the stream that takes the rows, as namespace/name)")
         if missing:
             text = f"{self._document.path} lacks {', '.join(missing)}; {SAMPLE_HINT}"
             self.problems.append(ConfigurationError(text, code="config-invalid"))
@@ -203,37 +329,41 @@ class _DocumentReading:
             return {}
         return {str(key): inner for key, inner in value.items()}
 
-    def _known(self, given: Iterable[str], known: Sequence[str], prefix: str) -> None:
-        for name in given:
-            if name not in known:
-                self._unknown(prefix + name, [prefix + other for other in known])
-
     def _unknown(self, name: str, known: Sequence[str]) -> None:
-        lower = {other.lower(): other for other in known}
-        near = difflib.get_close_matches(name.lower(), lower, n=1)
-        hint = f"did you mean {lower[near[0]]}?" if near else f"there are {', '.join(known)}"
-        self._problem(name, f"{name} is not known; {hint}")
+        self._problem(name, f"{name} is not known; {hint(name, known)}")
+
+    def _read(self, table: Mapping[str, Row], given: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+        """Read the values of a section by its table; those of sections in it stay as they are."""
+        found: dict[str, Any] = {}
+        for key, value in given.items():
+            name = f"{prefix}{key}"
+            if key not in table:
+                self._unknown(name, [prefix + other for other in table])
+            elif table[key].kind is not Kind.SECTION and value is not None:
+                row = dataclasses.replace(table[key], name=name)
+                try:
+                    found[key] = read_value(row, value)
+                    check(row, found[key], f"option {name}")
+                except ConfigurationError as error:
+                    self._problem(name, error.message)
+        return found
 
     def _sink(self, given: Mapping[str, Any]) -> SinkConfig:
-        mode = str(given.get("mode") or "append")
-        if mode not in MODES:
-            self._problem("sink.mode", f"sink.mode {mode!r} is not one of {', '.join(MODES)}")
         options = self._mapping(given, "options", "sink.")
-        return SinkConfig(str(given.get("format")), str(given.get("path") or ""), mode, _texts(options))
+        if given.get("format") == STREAM:
+            self._read(_EVENTS, options, "sink.options.")
+        return SinkConfig(**{"format": "", **self._read(_SINK, given, "sink.")}, options=_texts(options))
 
-    def _trigger(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        self._known(given, TRIGGERS, "trigger.")
+    def _trigger(self, given: dict[str, Any]) -> dict[str, Any]:
+        if "once" in given:
+            del given["once"]
+            text = "trigger.once is refused, because Spark would ignore the limits of a batch; write availableNow: true"
+            self._problem("trigger.once", text)
         if len(given) > 1:
             self._problem(
                 "trigger", f"trigger has {' and '.join(given)}, and a query has one trigger; remove one of them"
             )
-        if "availableNow" not in given:
-            return {name: str(value) for name, value in given.items()}
-        text = str(given["availableNow"]).lower()
-        if text not in ("true", "false"):
-            name = "trigger.availableNow"
-            self._problem(name, f"{name} is {given['availableNow']!r}; it is true or false")
-        return {"availableNow": True} if text == "true" else {}
+        return {name: value for name, value in self._read(_TRIGGER, given, "trigger.").items() if value is not False}
 
     def _spark(self, sections: Mapping[str, Any]) -> dict[str, str]:
         given = self._mapping(sections, "spark")

@@ -6,18 +6,16 @@ import json
 
 import click
 
-from wallaroo_spark.cli.common import count, debug_option
 from wallaroo_spark.cli.receive.command import overrides_option
+from wallaroo_spark.texts import count
 
 
 @click.command(
-    short_help="Check a YAML file of receive, and name each problem with its line.",
     epilog="Examples: wallaroo-spark validate orders.yaml · wallaroo-spark validate orders.yaml --set workers=4 --json",
 )
 @click.argument("config", type=click.Path(dir_okay=False))
 @overrides_option
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON: file, valid and problems.")
-@debug_option
 def validate(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
     """Check the YAML file CONFIG as receive would read it, without Spark and without a registry.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import time
@@ -14,10 +15,12 @@ from rich.live import Live
 from rich.logging import RichHandler
 from rich.text import Text
 
-from wallaroo_spark.cli.common import count, set_up_logging, size
+from wallaroo_spark.cli.common import set_up_logging
 from wallaroo_spark.cli.receive.config import ReceiveConfig
 from wallaroo_spark.cli.receive.running import QuerySnapshot
-from wallaroo_spark.cli.tables import faults, slot_note, slots_table
+from wallaroo_spark.observe.faces.terminal import BRIEF, slots_view
+from wallaroo_spark.observe.receiver import SlotStatus
+from wallaroo_spark.texts import count, size
 
 RATE_SECONDS = 5.0
 """Seconds over which the displayed rate is averaged. A choice: a few batches."""
@@ -45,13 +48,12 @@ class PlainView:
         """Print that Spark and the workers are starting."""
         self._echo(f"Starting Spark and {count(config.options.workers, 'worker')} of receiver {config.receiver!r} …")
 
-    def listening(self, config: ReceiveConfig, addresses: list[str], registry: str, page: str) -> None:
+    def listening(self, config: ReceiveConfig, addresses: list[str], registry: str, page: str, ui: str) -> None:
         """Print the workers' addresses and the sink."""
         self._echo(listening(config, addresses))
-        if page:
-            self._echo(f"Status page: {page}")
-        if registry:
-            self._echo(f"Registry: {registry}")
+        for name, url in {"Status page": page, "Spark's UI": ui, "Registry": registry}.items():
+            if url:
+                self._echo(f"{name}: {url}")
 
     def show(self, snapshot: QuerySnapshot) -> None:
         """Print a line if the last one is old enough."""
@@ -70,29 +72,17 @@ class PlainView:
         self._echo(ended(snapshot))
 
 
-class JsonView:
+class JsonView(PlainView):
     """Prints a line of JSON at the start, every ``every`` seconds, and at the end. Each line has its ``event``."""
-
-    def __init__(self, every: float, echo: Callable[[str], None] = click.echo) -> None:
-        self._every = every
-        self._echo = echo
-        self._last = time.monotonic()
-
-    def __enter__(self) -> Self:
-        set_up_logging()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Do nothing."""
 
     def starting(self, config: ReceiveConfig) -> None:
         """Print that Spark and the workers are starting."""
         self._print("starting", receiver=config.receiver, workers=config.options.workers)
 
-    def listening(self, config: ReceiveConfig, addresses: list[str], registry: str, page: str) -> None:
+    def listening(self, config: ReceiveConfig, addresses: list[str], registry: str, page: str, ui: str) -> None:
         """Print the workers' addresses and the sink."""
         sink = {"format": config.sink.format, "path": config.sink.path}
-        shown = {"registry": registry} if registry else {}
+        shown = {name: url for name, url in {"registry": registry, "ui": ui}.items() if url}
         self._print("listening", receiver=config.receiver, addresses=addresses, sink=sink, page=page, **shown)
 
     def show(self, snapshot: QuerySnapshot) -> None:
@@ -100,19 +90,18 @@ class JsonView:
         if time.monotonic() - self._last < self._every:
             return
         self._last = time.monotonic()
-        slots = snapshot.status["workers"]
-        workers = [slot["worker"] for slot in slots if "worker" in slot]
+        slots, totals = snapshot.status.slots, snapshot.status.totals
         self._print(
             "progress",
-            committed_batch=snapshot.status["query"]["committed_batch"],
+            committed_batch=snapshot.status.query.committed_batch,
             rows=snapshot.rows,
             batches=snapshot.batches,
             seconds=round(snapshot.seconds, 1),
-            workers=len(workers),
+            workers=sum(slot.answers for slot in slots),
             slots=len(slots),
-            sessions=sum(worker["sessions"] for worker in workers),
-            buffered_bytes=sum(worker["buffered_bytes"] for worker in workers),
-            faults=sum(map(faults, workers)),
+            sessions=totals.sessions,
+            buffered_bytes=totals.bytes,
+            faults=totals.faults,
         )
 
     def stopping(self, why: str) -> None:
@@ -127,10 +116,11 @@ class JsonView:
         self._echo(json.dumps({"event": event, **values}))
 
 
-class LiveView:
+class LiveView(PlainView):
     """Shows a table at the bottom of the terminal. ``spark_log`` is the path of Spark's log, which it prints."""
 
     def __init__(self, console: Console, spark_log: str) -> None:
+        super().__init__(0.0, functools.partial(console.print, markup=False, highlight=False, soft_wrap=True))
         self._console = console
         self._spark_log = spark_log
         self._live = Live(console=console, auto_refresh=False, transient=True)
@@ -150,22 +140,18 @@ class LiveView:
         self._live.start()
         self._update(Text(f"Starting Spark and {workers} of receiver {config.receiver!r} …"))
 
-    def listening(self, config: ReceiveConfig, addresses: list[str], registry: str, page: str) -> None:
+    def listening(self, config: ReceiveConfig, addresses: list[str], registry: str, page: str, ui: str) -> None:
         """Print the workers' addresses and the sink above the table, where they stay."""
-        self._print(listening(config, addresses))
-        if page:
-            self._print(f"Status page: {page}")
-        if registry:
-            self._print(f"Registry: {registry}")
+        super().listening(config, addresses, registry, page, ui)
         if self._spark_log:
-            self._print(f"Spark's own messages are in {self._spark_log}.")
+            self._echo(f"Spark's own messages are in {self._spark_log}.")
 
     def show(self, snapshot: QuerySnapshot) -> None:
         """Update the table."""
         self._rate.add(snapshot)
         head = Text(f"{_progress(snapshot)} · {count(round(self._rate.value))} rows/s", style="bold")
-        notes = [Text(note, style="yellow") for note in map(slot_note, snapshot.status["workers"]) if note]
-        self._update(Group(Text(), head, slots_table(snapshot.status["workers"]), *notes))
+        notes = [Text(note, style="yellow") for note in map(_slot_note, snapshot.status.slots) if note]
+        self._update(Group(Text(), head, slots_view(snapshot.status, columns=BRIEF), *notes))
 
     def stopping(self, why: str) -> None:
         """Show that the query is being stopped."""
@@ -174,10 +160,7 @@ class LiveView:
     def ended(self, snapshot: QuerySnapshot) -> None:
         """Remove the table and print the final counts."""
         self._live.stop()
-        self._print(ended(snapshot))
-
-    def _print(self, line: str) -> None:
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        super().ended(snapshot)
 
     def _update(self, shown: Any) -> None:
         self._live.update(shown, refresh=True)
@@ -209,15 +192,13 @@ def listening(config: ReceiveConfig, addresses: list[str]) -> str:
 
 def in_one_line(snapshot: QuerySnapshot) -> str:
     """Return a snapshot as one line: committed batch and rows, workers, sessions, buffered bytes and faults."""
-    slots = snapshot.status["workers"]
-    workers = [slot["worker"] for slot in slots if "worker" in slot]
-    buffered = sum(worker["buffered_bytes"] for worker in workers)
+    slots, totals = snapshot.status.slots, snapshot.status.totals
     parts = [
         _progress(snapshot),
-        f"{len(workers)} of {count(len(slots), 'worker')}",
-        count(sum(worker["sessions"] for worker in workers), "session"),
-        f"{size(buffered)} buffered",
-        count(sum(map(faults, workers)), "fault"),
+        f"{sum(slot.answers for slot in slots)} of {count(len(slots), 'worker')}",
+        count(totals.sessions, "session"),
+        f"{size(totals.bytes)} buffered",
+        count(totals.faults, "fault"),
     ]
     return " · ".join(parts)
 
@@ -228,7 +209,14 @@ def ended(snapshot: QuerySnapshot) -> str:
     return f"Ended in good order after {snapshot.seconds:.0f} s: {rows} in {batches}; the checkpoint holds the place."
 
 
+def _slot_note(slot: SlotStatus) -> str:
+    """A sentence about the last error of a slot's job; empty when there was none."""
+    if not slot.last_error:
+        return ""
+    return f"slot {slot.slot}: submitted {slot.submissions or 0} times; last error: {slot.last_error}"
+
+
 def _progress(snapshot: QuerySnapshot) -> str:
-    batch = snapshot.status["query"]["committed_batch"]
+    batch = snapshot.status.query.committed_batch
     where = "no batch committed" if batch is None or batch < 0 else f"batch {batch} committed"
     return f"{where} · {count(snapshot.rows, 'row')}"

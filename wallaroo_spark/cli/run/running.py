@@ -8,12 +8,14 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
 
-from wallaroo_spark.cli.receive.running import session_for
+from wallaroo_spark.cli.receive.config import ReceiveConfig
+from wallaroo_spark.cli.receive.running import failed_query, start_query
+from wallaroo_spark.cli.sessions import ended_with, session_for, ui_address
 from wallaroo_spark.cli.signals import Signals, java_waits
 from wallaroo_spark.engine.application.application import Application
 from wallaroo_spark.pipelines.schema.applying import apply_files
@@ -36,12 +38,16 @@ class RunView:
         """A sentence on the run."""
         click.echo(text)
 
-    def started(self, registry: str, page: str) -> None:
-        """The application runs; ``registry`` is its URL, ``page`` that of its page (empty: it has none)."""
+    def started(self, registry: str, page: str, ui: str) -> None:
+        """The application runs; ``registry`` is its URL. ``page`` and ``ui`` are the URLs of its page and of Spark's
+        UI; empty: there is none.
+        """
         if self._show_registry:
             self.line(f"Registry: {registry}")
         if page:
             self.line(f"Page: {page}")
+        if ui:
+            self.line(f"Spark's UI: {ui}")
 
     def status(self, status: Mapping[str, Any]) -> None:
         """Print the lines that are new in a status."""
@@ -64,11 +70,10 @@ class JsonRunView(RunView):
     def line(self, text: str) -> None:
         """Print nothing."""
 
-    def started(self, registry: str, page: str) -> None:
-        """Print the URLs of the page, and of the registry if it is to be shown."""
-        shown = {"registry": registry} if self._show_registry else {}
-        if page:
-            shown["page"] = page
+    def started(self, registry: str, page: str, ui: str) -> None:
+        """Print the URLs that there are, and that of the registry if it is to be shown."""
+        urls = {"registry": registry if self._show_registry else "", "page": page, "ui": ui}
+        shown = {name: url for name, url in urls.items() if url}
         if shown:
             click.echo(json.dumps(shown))
 
@@ -91,11 +96,13 @@ def run_application(
     spark_settings: Mapping[str, str],
     settings: Mapping[str, Any],
     view: RunView,
+    receivers: Sequence[ReceiveConfig] = (),
 ) -> signal.Signals | None:
     """Apply the documents of ``files``, and run the application in ``folder`` until it ends or a signal arrives.
 
-    ``settings`` are arguments of :class:`Application`. Returns the signal. Raises the error with which the application
-    ended, and :class:`KeyboardInterrupt` after a signal before it runs.
+    ``settings`` are arguments of :class:`Application`; ``receivers`` write to its streams. Returns the signal. Raises
+    the error with which the application or the query of a receiver ended, and :class:`KeyboardInterrupt` after a signal
+    before it runs.
     """
     importable_here()
     with Signals() as signals:
@@ -103,20 +110,22 @@ def run_application(
             view.line(f"Schema: {apply_files(SchemaStore(folder), files, time.time()).note}.")
         view.line("Starting Spark …")
         try:
-            session, ours = session_for("wallaroo application", spark_settings, settings["gateways"] + 2)
+            given = {name: value for one in receivers for name, value in one.spark.items()} | dict(spark_settings)
+            slots = settings["gateways"] + 2 + sum(one.options.workers + 1 for one in receivers)
+            session, ours = session_for("wallaroo application", given, slots)
             signals.install()
             view.line("Starting the gateways and the query …")
-            try:
-                with java_waits(session, signals), Application(session, folder, **settings) as application:
-                    signals.gentle = True
-                    view.started(application.registry_url, application.page_address)
-                    _watch(application, signals, view)
-                    if signals.received is not None:
-                        view.line(f"Stopping ({signal.Signals(signals.received).name}) …")
-            finally:
-                if ours:
-                    with contextlib.suppress(Exception):
-                        session.stop()
+            with (
+                ended_with(session, ours),
+                java_waits(session, signals),
+                Application(session, folder, **settings) as application,
+                _receiving(session, receivers, application.registry_url, view) as queries,
+            ):
+                signals.gentle = True
+                view.started(application.registry_url, application.page_address, ui_address(session))
+                _watch(application, queries, signals, view)
+                if signals.received is not None:
+                    view.line(f"Stopping ({signal.Signals(signals.received).name}) …")
         except KeyboardInterrupt:
             if signals.received != signal.SIGTERM:
                 raise
@@ -131,8 +140,31 @@ def importable_here() -> None:
         sys.path.append(here)
 
 
-def _watch(application: Application, signals: Signals, view: RunView) -> None:
-    """Show changes until the application ends or a signal arrives."""
+@contextlib.contextmanager
+def _receiving(
+    session: Any, receivers: Sequence[ReceiveConfig], registry: str, view: RunView
+) -> Iterator[Mapping[str, Any]]:
+    """Run receivers and their queries, which are given by name; they end before the application."""
+    from wallaroo_spark.receiver import Receiver
+
+    queries = {}
+    with contextlib.ExitStack() as running:
+        for config in receivers:
+            view.line(f"Starting the receiver {config.receiver} …")
+            given = {"registry": registry, **config.given}
+            receiver = running.enter_context(Receiver(session, config.receiver, **given))
+            queries[config.receiver] = start_query(receiver, config)
+            running.callback(_stop, queries[config.receiver])
+        yield queries
+
+
+def _stop(query: Any) -> None:
+    with contextlib.suppress(Exception):
+        query.stop()
+
+
+def _watch(application: Application, queries: Mapping[str, Any], signals: Signals, view: RunView) -> None:
+    """Show changes until the application ends or a signal arrives. Raises the error of a receiver's query."""
     looked = float("-inf")
     while signals.received is None:
         if time.monotonic() - looked >= STATUS_SECONDS:
@@ -141,4 +173,7 @@ def _watch(application: Application, signals: Signals, view: RunView) -> None:
         # No Event.wait here: a signal's handler that interrupts it may raise while it holds its lock.
         if application.await_end(0):
             return
+        for query in queries.values():
+            if not query.isActive and (error := query.exception()) is not None:
+                raise failed_query(error) from error
         time.sleep(POLL_SECONDS)

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wallaroo_spark.cli.common import INTERRUPTED, TERMINATED, debug_option
+from wallaroo_spark.cli.common import INTERRUPTED, TERMINATED
+from wallaroo_spark.cli.defaults import connection_settings, setting_flag, tls_options
 from wallaroo_spark.cli.send.inputs import (
     LONGEST_LINE,
     STDIN,
     TOPIC,
     InputName,
+    Interrupts,
+    NewFiles,
     SendInput,
     expand,
     is_pattern,
     open_input,
 )
-from wallaroo_spark.cli.send.interrupts import Interrupts
-from wallaroo_spark.cli.send.new_files import NewFiles
-from wallaroo_spark.cli.setting_flags import setting_flag
 from wallaroo_spark.connector import Backoff
 from wallaroo_spark.connector.settings import ConnectorSettings
 from wallaroo_spark.connector.sources.files import TOO_LONG
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    short_help="Send the records of files, or of standard input, to a receiver.",
     epilog="""\b
 Examples:
   wallaroo-spark send orders.jsonl --workers host-a:7100,host-b:7101 --cookie env:COOKIE
@@ -70,10 +69,7 @@ Examples:
     "[default: ~/.local/state/wallaroo-spark/positions]",
 )  # fmt: skip
 @click.option("--framed", is_flag=True, help="A record is a big-endian u32 length and that many bytes, and not a line.")
-@click.option("--tls", is_flag=True, help="Use TLS, with the authorities that this system trusts.")
-@setting_flag(ConnectorSettings, "ca", "--tls-ca", metavar="FILE")
-@setting_flag(ConnectorSettings, "certificate", "--tls-certificate", metavar="FILE")
-@setting_flag(ConnectorSettings, "key", "--tls-key", metavar="FILE")
+@tls_options
 @click.option("--topic-registry", default="", metavar="URL", help="Redis where topics are found; else --registry's.")
 @click.option("--topic-cookie", default="", metavar="COOKIE", help="The cookie of topics; env:NAME or file:PATH.")
 @click.option("--topic-tls-ca", default="", metavar="FILE", help="PEM file of the authority of topics' publishers.")
@@ -88,7 +84,6 @@ Examples:
 )  # fmt: skip
 @click.option("--every", default=5.0, show_default=True, help="Seconds between lines where there is no terminal.")
 @click.option("--json", "as_json", is_flag=True, help="End with one line of JSON on standard output.")
-@debug_option
 def send(
     names: tuple[str, ...],
     every: float,
@@ -146,9 +141,7 @@ def _check(names: Sequence[str], files: Sequence[str], follow: bool, framed: boo
 
 def _connector(settings: dict[str, Any]) -> Connector:
     from wallaroo_spark.connector import Connector
-    from wallaroo_spark.transport import client_context
 
-    own = settings["tls_ca"] or settings["tls_certificate"] or settings["tls_key"]
     return Connector(
         settings["receiver"] or "wallaroo-spark",
         instance=settings["instance"],
@@ -157,11 +150,7 @@ def _connector(settings: dict[str, Any]) -> Connector:
         cookie=settings["cookie"],
         version=settings["protocol_version"],
         revision=settings["revision"],
-        tls=client_context() if settings["tls"] and not own else None,
-        ca=settings["tls_ca"],
-        certificate=settings["tls_certificate"],
-        key=settings["tls_key"],
-        retry=Backoff(give_up_after=settings["give_up_after"]),
+        **connection_settings(settings),
     )
 
 

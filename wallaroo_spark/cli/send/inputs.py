@@ -1,19 +1,29 @@
-"""The inputs of ``wallaroo-spark send``: files, topics and standard input, as sources for a connector."""
+"""The inputs of ``wallaroo-spark send``: files, topics and standard input, as sources for a connector.
+
+Ctrl-C and SIGTERM while ``send`` runs.
+
+The files that appear while ``send`` follows a pattern.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from glob import glob, has_magic
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from wallaroo_spark.cli.common import INTERRUPTED, TERMINATED
 from wallaroo_spark.connector.settings import ConnectorSettings
 from wallaroo_spark.connector.sources.rotated import is_rotated
 from wallaroo_spark.protocol import HEAD_BYTES
@@ -133,3 +143,69 @@ def _topic(name: str, follow: bool, options: dict[str, Any]) -> SendInput:
         lost_after=options["give_up_after"],
     )
     return SendInput(source, None)
+
+
+class Interrupts:
+    """SIGINT and SIGTERM: the first one cancels the sending, the second one ends the process at once."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        """The number of the first signal; None before."""
+        self.task: asyncio.Task[None] | None = None
+        """The task that the first signal cancels."""
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        if self.received is not None:
+            # Nothing here outlives the process: acknowledgements are the receiver's, and positions are durable.
+            os.write(2, b"Ended at once.\n")
+            os._exit(INTERRUPTED if number == signal.SIGINT else TERMINATED)
+        self.received = number
+        if self.task is None:
+            raise KeyboardInterrupt
+        self.task.get_loop().call_soon_threadsafe(self.task.cancel)
+
+
+class NewFiles:
+    """Finds files of the patterns that were not there before."""
+
+    def __init__(self, patterns: Sequence[str], known: Sequence[str], framed: bool, settings: dict[str, Any]) -> None:
+        self._patterns = patterns
+        self._framed = framed
+        self._settings = settings
+        self._seen = {name: _identity(name) for name in known}
+
+    def look(self) -> list[SendInput]:
+        """The inputs of files that have appeared since the last call."""
+        there = [name for pattern in self._patterns for name in files_of(pattern)]
+        for name in self._seen.keys() - set(there):
+            # A file of this name that comes back is a new one.
+            if not os.path.exists(name):
+                self._seen[name] = None
+        identities = set(self._seen.values()) - {None}
+        found = []
+        for name in there:
+            identity = _identity(name)
+            # A file that was renamed is still followed under its old name.
+            if name not in self._seen and identity is not None and identity not in identities:
+                self._seen[name] = identity
+                found.append(open_input(name, follow=True, framed=self._framed, options=self._settings, new=True))
+        return found
+
+
+def _identity(name: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(name)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

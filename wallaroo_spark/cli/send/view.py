@@ -17,8 +17,9 @@ from rich.progress import BarColumn, ProgressColumn, Task, TextColumn
 from rich.progress import Progress as Bars
 from rich.text import Text
 
-from wallaroo_spark.cli.common import count, set_up_logging, size
+from wallaroo_spark.cli.common import set_up_logging
 from wallaroo_spark.cli.send.inputs import STDIN, SendInput, standard_input_is_terminal
+from wallaroo_spark.texts import count, size
 
 if TYPE_CHECKING:
     from wallaroo_spark.connector import Connector, FeedProgress, FeedResult
@@ -50,6 +51,8 @@ class InputProgress:
     """Bytes sent in this run."""
     acknowledged: int | None = None
     """A byte offset for a file, a reference for a topic."""
+    sent: int | None = None
+    """The id of the last message that was sent in this run, of the same kind; None before it."""
     outcome: str = ""
     """``done``, ``failed``, or empty while it is being sent."""
 
@@ -88,6 +91,7 @@ class SendView:
         """An input has advanced; called by the connector."""
         state = self.inputs[progress.name]
         state.messages, state.bytes, state.acknowledged = progress.messages, progress.bytes, progress.acknowledged
+        state.sent = progress.sent
 
     def finished(self, name: str, result: FeedResult) -> None:
         """An input is sent and acknowledged to its end."""
@@ -150,7 +154,7 @@ class SendView:
         if not sizes:
             return sent
         acknowledged = size(sum(state.acknowledged or 0 for state in sizes))
-        return f"{sent}, {acknowledged} of {size(sum(state.size or 0 for state in sizes))} acknowledged"
+        return f"{sent}, {acknowledged} of {size(sum(_whole(state) for state in sizes))} acknowledged"
 
 
 class BarView(SendView):
@@ -221,12 +225,19 @@ def make_view(inputs: Sequence[SendInput], every: float, as_json: bool) -> SendV
 
 
 def waits(obstacle: str | None, states: Collection[InputProgress]) -> str:
-    """The cause for which sending waits, in words; when everything is sent, it is Spark's commit."""
+    """The cause for which sending waits, in words; empty: it waits for nothing but more input."""
     if obstacle is not None:
         return _WAITS.get(obstacle, obstacle)
     if all(state.outcome for state in states):
         return ""
-    return "Spark to commit" if any(state.messages for state in states) else _WAITS["connection"]
+    if not any(state.messages or state.acknowledged is not None for state in states):
+        return _WAITS["connection"]
+    return "Spark to commit" if any(map(_uncommitted, states)) else ""
+
+
+def _uncommitted(state: InputProgress) -> bool:
+    """Whether messages were sent that Spark has not committed. Those of standard input are never acknowledged."""
+    return state.replayable and state.sent is not None and (state.acknowledged or 0) < state.sent
 
 
 def summary(state: InputProgress, seconds: float) -> str:
@@ -239,7 +250,7 @@ def summary(state: InputProgress, seconds: float) -> str:
     if state.outcome != "done":
         acknowledged = state.acknowledged or 0
         return (
-            f"{state.name}: {sent} sent, {size(acknowledged)} of {size(max(state.size, acknowledged))} acknowledged; "
+            f"{state.name}: {sent} sent, {size(acknowledged)} of {size(_whole(state))} acknowledged; "
             f"the next run continues behind byte {acknowledged:,}"
         )
     if not state.messages:
@@ -250,7 +261,12 @@ def summary(state: InputProgress, seconds: float) -> str:
 def _amount(state: InputProgress) -> str:
     if state.size is None:
         return f"{count(state.messages, 'message')} sent"
-    return f"{size(state.acknowledged or 0)} of {size(state.size)}"
+    return f"{size(state.acknowledged or 0)} of {size(_whole(state))}"
+
+
+def _whole(state: InputProgress) -> int:
+    """Bytes of a file as far as is known: it may have grown since sending began."""
+    return max(state.size or 0, state.sent or 0, state.acknowledged or 0)
 
 
 def _shortened(name: str, longest: int = 30) -> str:

@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from wallaroo_spark.cli.common import debug_option, debugging, set_up_logging
+from wallaroo_spark.cli.common import debugging
+from wallaroo_spark.cli.schema import existing
 from wallaroo_spark.cli.status import sources
 from wallaroo_spark.errors import RegistryError
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from wallaroo_spark.status import History, ReceiverStatus
-    from wallaroo_spark.status.collect import RegistryCollector
+    from wallaroo_spark.observe.application import ApplicationStatus
+    from wallaroo_spark.observe.collect import RegistryCollector
+    from wallaroo_spark.observe.rates import History
+    from wallaroo_spark.observe.receiver import ReceiverStatus
 
 WAITING = (
     "Workers accept no connector before the receiver has started a query: receiver.start_query(rows.writeStream…, "
@@ -34,7 +37,6 @@ SINKS = {
 
 
 @click.command(
-    short_help="Show a receiver or an application at a glance, topics and sinks.",
     epilog="Examples: wallaroo-spark status --registry redis://127.0.0.1:6379 --receiver orders · "
     "wallaroo-spark status --context test --watch · wallaroo-spark status --json | jq .cause.code · "
     "wallaroo-spark status --app ./shop",
@@ -49,7 +51,6 @@ SINKS = {
     "--every", default=2.0, show_default=True, type=click.FloatRange(min=0.1), help="Seconds between two looks."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON instead of a table.")
-@debug_option
 def status(
     registry: str,
     receiver: str,
@@ -77,12 +78,10 @@ def status(
     if _wants_application(app, application, receiver):
         if application and not registry:
             raise click.UsageError("give --registry URL with --application NAME, or --app FOLDER")
-        set_up_logging()
         _watch_application(app, registry, application, watch, every, as_json)
         return
     if (receiver and not registry) or not (registry or checkpoint):
         raise click.UsageError("give --registry URL, with --receiver NAME for its slots, or --checkpoint PATH, or all")
-    set_up_logging()
     if receiver:
         with sources.collector(registry, receiver, tls, tls_ca) as collector:
             _watch(collector, registry, checkpoint, watch, every, as_json)
@@ -93,7 +92,7 @@ def status(
 def _watch(
     collector: RegistryCollector, registry: str, checkpoint: str, watch: bool, every: float, as_json: bool
 ) -> None:
-    from wallaroo_spark.status import History
+    from wallaroo_spark.observe.rates import History
 
     history = History()
     while True:
@@ -117,19 +116,26 @@ def _wants_application(app: str, application: str, receiver: str) -> bool:
     return bool(app or application) and ("receiver" not in given or len(given) > 1) and (bool(given) or not receiver)
 
 
+def application_status(app: str, registry: str, application: str) -> ApplicationStatus:
+    """The newest snapshot: from the registry when ``application`` is given, else from the folder ``app``."""
+    from wallaroo_spark.observe.published import in_folder, in_registry
+
+    return in_registry(registry, application, sources.ATTEMPTS) if application else in_folder(existing(app))
+
+
 def _watch_application(app: str, registry: str, application: str, watch: bool, every: float, as_json: bool) -> None:
-    from wallaroo_spark.cli.status import application_view
-    from wallaroo_spark.engine.observing.published import to_json
+    from wallaroo_spark.observe.faces.terminal import application_at_a_glance
+    from wallaroo_spark.observe.published import to_json
 
     while True:
-        found = application_view.look(app, registry, application)
+        found = application_status(app, registry, application)
         if as_json:
             click.echo(json.dumps(to_json(found)))
         else:
             console = sources.console()
             if watch and console.is_terminal:
                 console.clear()
-            console.print(application_view.at_a_glance(found), soft_wrap=False)
+            console.print(application_at_a_glance(found), soft_wrap=False)
         if not watch:
             break
         time.sleep(every)
@@ -144,30 +150,26 @@ def look(
 
     With ``story`` or the flag ``--debug`` it has the last events of each worker.
     """
-    from wallaroo_spark.cli.status.topics_view import sinks_in, topics_in
-    from wallaroo_spark.status.collect import Question
-    from wallaroo_spark.status.topics import may_not_list
+    from wallaroo_spark.observe.collect import Question
+    from wallaroo_spark.observe.surroundings import may_not_list
 
     found = collector.status(Question(story=story or debugging()))
     if registry and not found.registry_error:
         try:
-            found = dataclasses.replace(found, topics=topics_in(registry))
+            found = dataclasses.replace(found, topics=sources.topics_in(registry))
         except RegistryError as error:
             if reason := may_not_list(error):
                 found = dataclasses.replace(found, unread=(reason,))
             else:
                 found = dataclasses.replace(found, registry_error=error.message)
-    return dataclasses.replace(found, sinks=sinks_in(checkpoint)) if checkpoint else found
+    return dataclasses.replace(found, sinks=sources.sinks_in(checkpoint)) if checkpoint else found
 
 
 def as_json_values(found: ReceiverStatus) -> dict[str, Any]:
-    """The JSON of a snapshot, with the keys ``receiver`` and ``workers`` that it had before the model."""
-    from wallaroo_spark.status import to_json
-    from wallaroo_spark.status.older import as_before
+    """The JSON of a snapshot, with the receiver's name under the name of its option, too."""
+    from wallaroo_spark.observe.faces.as_json import to_json
 
-    before = as_before(found)
-    workers = [{**old, "state": slot.state} for old, slot in zip(before["workers"], found.slots, strict=True)]
-    return {**to_json(found), "receiver": found.name, "workers": workers}
+    return {**to_json(found), "receiver": found.name}
 
 
 def _unserved(found: ReceiverStatus) -> bool:
@@ -176,11 +178,10 @@ def _unserved(found: ReceiverStatus) -> bool:
 
 def _others(registry: str, checkpoint: str, as_json: bool) -> None:
     """Topics and sinks without a receiver."""
-    from wallaroo_spark.cli.status.topics_view import sinks_in, topics_in
-    from wallaroo_spark.status.schema import record_to_json
+    from wallaroo_spark.observe.faces.as_json import record_to_json
 
-    topics = topics_in(registry) if registry else ()
-    sinks = sinks_in(checkpoint) if checkpoint else ()
+    topics = sources.topics_in(registry) if registry else ()
+    sinks = sources.sinks_in(checkpoint) if checkpoint else ()
     if as_json:
         answer: dict[str, Any] = {"topics": [record_to_json(topic) for topic in topics]} if registry else {}
         click.echo(json.dumps(answer | ({"sinks": [record_to_json(sink) for sink in sinks]} if checkpoint else {})))
@@ -191,7 +192,7 @@ def _others(registry: str, checkpoint: str, as_json: bool) -> None:
 
 
 def _show_others(topics: Any, sinks: Any, registry: str, checkpoint: str) -> None:
-    from wallaroo_spark.cli.status.topics_view import topics_table
+    from wallaroo_spark.observe.faces.terminal import topics_table
 
     if topics:
         sources.console().print(topics_table(topics))
@@ -233,13 +234,13 @@ def at_a_glance(found: ReceiverStatus, history: History | None = None) -> Group:
     from rich.console import Group
     from rich.text import Text
 
-    from wallaroo_spark.cli.status import live_tables
+    from wallaroo_spark.observe.faces import terminal
 
     rates = history.rates() if history is not None else None
-    parts: list[Any] = [*live_tables.header(found, rates), live_tables.slots_view(found, rates)]
+    parts: list[Any] = [*terminal.header(found, rates), terminal.slots_view(found, rates)]
     if found.instances:
-        parts += [Text(), live_tables.instances_view(found, rates)]
-    parts += live_tables.notes(found)
+        parts += [Text(), terminal.instances_view(found, rates)]
+    parts += terminal.notes(found)
     for slot in found.slots:
         if slot.story:
             parts.append(Text(f"slot {slot.slot}, its last events:"))

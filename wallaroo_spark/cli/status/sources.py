@@ -1,4 +1,4 @@
-"""The options by which ``status``, ``streams``, ``top`` and ``list`` find a receiver, and their connection to it."""
+"""The options by which ``status``, ``streams``, ``top`` and ``list`` find a receiver, and what they read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from wallaroo_spark.status.collect import RegistryCollector
+    from wallaroo_spark.observe.collect import RegistryCollector
+    from wallaroo_spark.observe.receiver import SinkStatus, TopicStatus
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -48,8 +49,8 @@ def need(registry: str, receiver: str) -> None:
 def collector(registry: str, receiver: str, tls: bool, tls_ca: str) -> Iterator[RegistryCollector]:
     """The collector of a receiver's status."""
     from wallaroo_spark.inner.client import Trust
+    from wallaroo_spark.observe.collect import RegistryCollector
     from wallaroo_spark.registry import Registry
-    from wallaroo_spark.status.collect import RegistryCollector
     from wallaroo_spark.transport import read_authority
 
     trust = Trust(read_authority(tls_ca) if tls_ca else b"") if tls or tls_ca else None
@@ -61,5 +62,23 @@ def console() -> Console:
     """Where tables are printed. Output to a program or a file is not wrapped at the width of a terminal."""
     from rich.console import Console
 
-    found = Console(highlight=False)
-    return found if found.is_terminal else Console(highlight=False, width=WIDE)
+    found = Console(highlight=False, markup=False)
+    return found if found.is_terminal else Console(highlight=False, markup=False, width=WIDE)
+
+
+def topics_in(registry: str) -> tuple[TopicStatus, ...]:
+    """The running topics of a registry. Raises :class:`RegistryError` when it does not answer."""
+    from wallaroo_spark.observe.surroundings import topic_status
+    from wallaroo_spark.pubsub.topic_catalog import TopicCatalog
+
+    with TopicCatalog(registry, attempts=ATTEMPTS) as catalog:
+        found = [topic_status(catalog, name) for name in catalog.names()]
+    return tuple(topic for topic in found if topic is not None)
+
+
+def sinks_in(checkpoint: str) -> tuple[SinkStatus, ...]:
+    """The transactional sinks of the query with this checkpoint."""
+    from wallaroo_spark.observe.receiver import SinkStatus
+    from wallaroo_spark.sinks.two_phase.decision_log import sinks_of
+
+    return tuple(SinkStatus(**sink) for sink in sinks_of(checkpoint))

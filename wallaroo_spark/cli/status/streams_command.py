@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wallaroo_spark.cli.common import debug_option, set_up_logging
 from wallaroo_spark.cli.status import sources
 from wallaroo_spark.errors import RegistryError
 
 if TYPE_CHECKING:
-    from wallaroo_spark.status import StreamStatus
+    from wallaroo_spark.observe.receiver import StreamStatus
 
 ORDERS: dict[str, Callable[[StreamStatus], Any]] = {
     "age": lambda one: -(one.ack_age or -1.0),
@@ -26,7 +25,6 @@ ORDERS: dict[str, Callable[[StreamStatus], Any]] = {
 
 
 @click.command(
-    short_help="Show the streams of a receiver, with references, lag and age.",
     epilog="Examples: wallaroo-spark streams --context test · wallaroo-spark streams --instance shop-1 --sort held · "
     "wallaroo-spark streams --json | jq '.streams[] | {name, lag_rows}'",
 )
@@ -45,7 +43,6 @@ ORDERS: dict[str, Callable[[StreamStatus], Any]] = {
     help="Maximum number of streams of each worker.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON instead of a table.")
-@debug_option
 def streams(
     registry: str,
     receiver: str,
@@ -63,26 +60,25 @@ def streams(
     batch has asked for yet, and the age of the oldest unacknowledged row. --instance and --stream find every stream.
     The exit status is 0 when all workers have answered, and 1 otherwise.
     """
-    from wallaroo_spark.status.collect import Question
+    from wallaroo_spark.observe.collect import Question
 
     sources.need(registry, receiver)
-    set_up_logging()
     with sources.collector(registry, receiver, tls, tls_ca) as collector:
         found = collector.status(Question(limit, instance, stream))
     if found.registry_error and not found.slots:
         raise RegistryError(found.registry_error, code="registry-away")
     chosen = sorted(found.streams, key=ORDERS[sort])
     if as_json:
-        from wallaroo_spark.status.schema import record_to_json
+        from wallaroo_spark.observe.faces.as_json import record_to_json
 
         total = found.totals.streams
         shown = {"receiver": receiver, "total": total, "streams": [record_to_json(one) for one in chosen]}
         click.echo(json.dumps(shown))
     else:
-        from wallaroo_spark.cli.status import live_tables
+        from wallaroo_spark.observe.faces.terminal import streams_view
 
         console = sources.console()
-        console.print(live_tables.streams_view(found, chosen))
+        console.print(streams_view(chosen))
         if found.totals.streams > len(chosen) and not (instance or stream):
             console.print(f"{len(chosen):,} of {found.totals.streams:,} streams; --instance and --stream find others")
         for slot in found.slots:

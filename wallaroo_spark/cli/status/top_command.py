@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wallaroo_spark.cli.common import debug_option, set_up_logging
 from wallaroo_spark.cli.status import sources
 from wallaroo_spark.errors import RegistryError
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from wallaroo_spark.status import History, ReceiverStatus
+    from wallaroo_spark.observe.rates import History
+    from wallaroo_spark.observe.receiver import ReceiverStatus
 
 
 @click.command(
-    short_help="Watch a receiver live, by slot, instance and stream.",
     epilog="Examples: wallaroo-spark top --registry redis://127.0.0.1:6379 --receiver orders · "
     "wallaroo-spark top --context test --once | less",
 )
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 @click.option("--rows", default=10, show_default=True, type=click.IntRange(1, 1000), help="The most rows of a table.")
 @click.option("--once", is_flag=True, help="Print one frame, with the rates over --every seconds, and end.")
 @click.option("--json", "as_json", is_flag=True, help="Print each frame as one line of JSON, with its rates.")
-@debug_option
 def top(
     registry: str,
     receiver: str,
@@ -50,13 +48,12 @@ def top(
     Without a terminal each frame is printed below the one before. The exit status is 0 when everything works in the
     last frame, and 1 when something does not.
     """
-    from wallaroo_spark.status import History
+    from wallaroo_spark.observe.rates import History
 
     sources.need(registry, receiver)
-    set_up_logging()
     history = History()
     with sources.collector(registry, receiver, tls, tls_ca) as collector:
-        from wallaroo_spark.status.collect import Question
+        from wallaroo_spark.observe.collect import Question
 
         def look() -> ReceiverStatus:
             found = collector.status(Question(max(rows, 20)))
@@ -103,8 +100,7 @@ def _live(
 
 def _print(found: ReceiverStatus, history: History, window: float, rows: int, as_json: bool) -> None:
     if as_json:
-        from wallaroo_spark.status import to_json
-        from wallaroo_spark.status.schema import record_to_json
+        from wallaroo_spark.observe.faces.as_json import record_to_json, to_json
 
         total = record_to_json(history.rates(window).total)
         click.echo(json.dumps({**to_json(found), "rates": total}))
@@ -117,14 +113,18 @@ def frame(found: ReceiverStatus, history: History, window: float, rows: int) -> 
     from rich.console import Group
     from rich.text import Text
 
-    from wallaroo_spark.cli.status import live_tables
+    from wallaroo_spark.observe.faces import terminal
 
     rates = history.rates(window)
-    parts: list[Any] = [*live_tables.header(found, rates), Text(), live_tables.slots_view(found, rates, sentences=True)]
+    parts: list[Any] = [
+        *terminal.header(found, rates),
+        Text(),
+        terminal.slots_view(found, rates, columns=(*terminal.USUAL, "waits for")),
+    ]
     if found.instances:
-        parts += [Text(), live_tables.instances_view(found, rates, most=rows)]
+        parts += [Text(), terminal.instances_view(found, rates, most=rows)]
     if found.streams:
-        parts += [Text(), live_tables.streams_view(found, found.streams[:rows], rates)]
+        parts += [Text(), terminal.streams_view(found.streams[:rows], rates)]
     totals = found.totals
     hidden = [
         f"{total - shown:,} more {name}"
@@ -136,4 +136,4 @@ def frame(found: ReceiverStatus, history: History, window: float, rows: int) -> 
     ]
     if hidden:
         parts.append(Text(" and ".join(hidden), style="dim"))
-    return Group(*parts, *live_tables.notes(found))
+    return Group(*parts, *terminal.notes(found))

@@ -25,7 +25,6 @@ class ArchivedFile:
     """One file of the archive."""
 
     name: str
-    """Its name."""
     about: str
     """Its content, in a few words."""
     size: int
@@ -37,7 +36,6 @@ class MissingPart:
     """A part that could not be collected, or only in part."""
 
     name: str
-    """Its name."""
     reason: str
     """Why, as a sentence."""
 

@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.options import is_reference, resolve_secret
-from wallaroo_spark.telemetry.logs import HIDDEN, hide, secrets_of
+from wallaroo_spark.runtime.logs import HIDDEN, hide, secrets_of
 
 _NAMES = r"secret|passw|passphrase|token|cookie|credential|access[._-]?key|private[._-]?key|api[._-]?key|authorization"
 _SECRET_NAME = re.compile(_NAMES, re.IGNORECASE)

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import click
 
-from wallaroo_spark.cli.common import count, debug_option, set_up_logging, size
 from wallaroo_spark.cli.defaults import config_file
 from wallaroo_spark.cli.status import sources
 from wallaroo_spark.cli.support import deployment, machine
 from wallaroo_spark.cli.support.bundle import Bundle, contents
 from wallaroo_spark.cli.support.cleaning import Cleaner, names_secret
 from wallaroo_spark.cli.support.deployment import Deployment
+from wallaroo_spark.texts import count, size
 
 LOG_BYTES = 10 << 20
 """The most bytes of each log file, from its end. A choice: the end has the failure, and an archive has to be sent."""
@@ -29,7 +29,6 @@ _ENDS = (".tar.gz", ".tgz")
 
 
 @click.command(
-    short_help="Write an archive for the report of a defect, without secrets.",
     epilog="""\b
 Examples:
   wallaroo-spark support orders.yaml --log driver.log
@@ -55,7 +54,6 @@ Examples:
     "--output", default="", metavar="FILE", help="The archive (.tar.gz); by default a new file in this directory."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON instead of the lists.")
-@debug_option
 def support(
     config: str,
     registry: str,
@@ -85,7 +83,6 @@ def support(
     path = Path(output or time.strftime("wallaroo-spark-support-%Y%m%dT%H%M%SZ.tar.gz", time.gmtime()))
     if not path.name.endswith(_ENDS):
         raise click.UsageError(f"--output {output}: the archive is a .tar.gz, so let its name end with .tar.gz")
-    set_up_logging()
     cleaner = _knowing(registry, secrets)
     bundle = Bundle(cleaner)
     place = Deployment(config, registry, receiver, checkpoint, app, tls, tls_ca)

@@ -49,7 +49,7 @@ def document(path: str, cleaner: Cleaner) -> dict[str, Any]:
 
     Raises :class:`ConfigurationError` without the text of the file, because a broken line may hold a secret.
     """
-    from wallaroo_spark.cli.receive.document import read
+    from wallaroo_spark.cli.receive.config import read
 
     try:
         values = dict(read(path).values)
@@ -104,7 +104,7 @@ def statuses(place: Deployment, miss: Miss) -> Iterator[tuple[str, dict[str, Any
     Each part of a status that was not reached is given to ``miss``.
     """
     from wallaroo_spark.cli.status.command import as_json_values, look
-    from wallaroo_spark.registry.fleet_record import receiver_names
+    from wallaroo_spark.registry.client import receiver_names
 
     names = [place.receiver] if place.receiver else receiver_names(place.registry, sources.ATTEMPTS)
     for name in names[MOST_RECEIVERS:]:
@@ -124,8 +124,8 @@ def statuses(place: Deployment, miss: Miss) -> Iterator[tuple[str, dict[str, Any
 
 def topics(place: Deployment) -> list[Any]:
     """The topics of the registry."""
-    from wallaroo_spark.cli.status.topics_view import topics_in
-    from wallaroo_spark.status.schema import record_to_json
+    from wallaroo_spark.cli.status.sources import topics_in
+    from wallaroo_spark.observe.faces.as_json import record_to_json
 
     return [record_to_json(topic) for topic in topics_in(place.registry)]
 
@@ -216,7 +216,7 @@ def checkpoint_files(location: str) -> dict[str, Any]:
 
 def application(app: str) -> dict[str, Any]:
     """The newest snapshot of an application, as ``status --app --json`` shows it: no record and no token is in it."""
-    from wallaroo_spark.engine.observing.published import in_folder, to_json
+    from wallaroo_spark.observe.published import in_folder, to_json
 
     return to_json(in_folder(app))
 
@@ -233,7 +233,7 @@ def application_files(app: str) -> dict[str, Any]:
 
 def sinks(location: str) -> list[Any]:
     """The transactional sinks of a checkpoint."""
-    from wallaroo_spark.cli.status.topics_view import sinks_in
-    from wallaroo_spark.status.schema import record_to_json
+    from wallaroo_spark.cli.status.sources import sinks_in
+    from wallaroo_spark.observe.faces.as_json import record_to_json
 
     return [record_to_json(sink) for sink in sinks_in(location)]

@@ -13,8 +13,9 @@ from typing import Any
 
 import click
 
-from wallaroo_spark.cli.common import INTERRUPTED, count, debug_option, listen_address, set_up_logging, size
+from wallaroo_spark.cli.common import INTERRUPTED, listen_address
 from wallaroo_spark.errors import WallarooError, one_line
+from wallaroo_spark.texts import count, size
 from wallaroo_spark.transport import client_context, format_address, parse_address, server_context
 from wallaroo_spark.wiretap.faults import STUTTER_BYTES, Faults
 from wallaroo_spark.wiretap.proxy import End, Proxy, Trouble
@@ -26,7 +27,6 @@ TROUBLES = {"slow": Trouble.SLOW, "drip": Trouble.DRIP, "stall": Trouble.STALL, 
 
 
 @click.command(
-    short_help="Record a connector's frames to a file, or disturb its connection.",
     epilog="""\b
 Examples:
   wallaroo-spark capture --listen 127.0.0.1:7199 --to worker-1:7100 shop.capture
@@ -71,7 +71,6 @@ Examples:
 @click.option("--to-tls-certificate", default="", metavar="FILE", help="PEM file of a certificate to show the worker.")
 @click.option("--to-tls-key", default="", metavar="FILE", help="PEM file of the key of --to-tls-certificate.")
 @click.option("--json", "as_json", is_flag=True, help="Print the address and the final counts as lines of JSON.")
-@debug_option
 def capture(file: Path | None, listen: str, to: str, no_file: bool, as_json: bool, **settings: Any) -> None:
     """Run a proxy between a connector and a worker, and record the bytes that pass to FILE, with time and direction.
 
@@ -89,7 +88,6 @@ def capture(file: Path | None, listen: str, to: str, no_file: bool, as_json: boo
     """
     if (file is None) == (not no_file):
         raise click.UsageError("give a FILE to record to, or --no-file")
-    set_up_logging()
     events: queue.SimpleQueue[int | WallarooError] = queue.SimpleQueue()
     faults = Faults(**{name: settings[name] for name in ("delay", "stutter", "stutter_bytes", "cut", "split", "seed")})
     proxy_of = _Contexts(settings)

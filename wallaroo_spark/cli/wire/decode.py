@@ -13,7 +13,6 @@ from typing import IO, Any
 
 import click
 
-from wallaroo_spark.cli.common import debug_option
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.protocol import REVISIONS, Revision
 from wallaroo_spark.wiretap.decoding import LONGEST_FRAME, DecodedFrame, decode, decode_bytes
@@ -30,7 +29,6 @@ _BYTES_A_LINE = 32
 
 
 @click.command(
-    short_help="Print the frames of a capture, or of plain bytes, as text or JSON.",
     epilog="""\b
 Examples:
   wallaroo-spark decode shop.capture
@@ -48,7 +46,6 @@ Examples:
     "--max-frame-bytes", default=LONGEST_FRAME, show_default=True, type=click.IntRange(1),
     help="Longest frame to read. A longer one is an error, and no frame can be found behind it.",
 )  # fmt: skip
-@debug_option
 def decode_command(
     files: Sequence[str],
     revision: str | None,

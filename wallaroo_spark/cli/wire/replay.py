@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import json
-import signal
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from wallaroo_spark.cli.common import TERMINATED, count, debug_option, set_up_logging
-from wallaroo_spark.cli.setting_flags import setting_flag
+from wallaroo_spark.cli.defaults import connection_settings, setting_flag, tls_options
+from wallaroo_spark.cli.signals import run_until_sigterm
 from wallaroo_spark.connector import Backoff
 from wallaroo_spark.connector.settings import ConnectorSettings
+from wallaroo_spark.texts import count
 
 if TYPE_CHECKING:
     from wallaroo_spark.connector import Connector
-    from wallaroo_spark.wiretap.replay import RecordedConnector, Replay, ReplayTotals
+    from wallaroo_spark.wiretap.replay import RecordedConnector, ReplayTotals
 
 
 @click.command(
-    short_help="Send the messages of a capture again.",
     epilog="""\b
 Examples:
   wallaroo-spark replay shop.capture --to worker-1:7100 --cookie env:COOKIE
@@ -48,17 +45,13 @@ Examples:
     "--connection", type=click.IntRange(1), metavar="NUMBER", help="Send only the messages of this connection."
 )
 @click.option("--protocol-version", default="", metavar="TEXT", help="Protocol version; else the recorded one.")
-@click.option("--tls", is_flag=True, help="Use TLS, with the authorities that this system trusts.")
-@setting_flag(ConnectorSettings, "ca", "--tls-ca", metavar="FILE")
-@setting_flag(ConnectorSettings, "certificate", "--tls-certificate", metavar="FILE")
-@setting_flag(ConnectorSettings, "key", "--tls-key", metavar="FILE")
+@tls_options
 @setting_flag(Backoff, "give_up_after", metavar="SECONDS")
 @click.option(
     "--drain-timeout", default=300.0, show_default=True, metavar="SECONDS", type=click.FloatRange(min=0, min_open=True),
     help="Longest wait at the end until everything is acknowledged.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers as one line of JSON.")
-@debug_option
 def replay(files: Sequence[Path], as_json: bool, **settings: Any) -> None:
     """Send the messages of a capture again. Of a rotated capture give all files, the oldest first.
 
@@ -74,7 +67,6 @@ def replay(files: Sequence[Path], as_json: bool, **settings: Any) -> None:
     from wallaroo_spark.wiretap.recording import read
     from wallaroo_spark.wiretap.replay import Replay
 
-    set_up_logging()
     with contextlib.ExitStack() as stack:
         events = read([stack.enter_context(path.open("rb")) for path in files])
         one = Replay(
@@ -84,27 +76,13 @@ def replay(files: Sequence[Path], as_json: bool, **settings: Any) -> None:
             instance=settings["instance"],
             connection=settings["connection"],
         )
-        try:
-            totals = asyncio.run(_run(one))
-        except asyncio.CancelledError:
-            raise click.exceptions.Exit(TERMINATED) from None
+        totals = run_until_sigterm(one.run())
     click.echo(json.dumps(dataclasses.asdict(totals)) if as_json else _as_text(totals))
-
-
-async def _run(one: Replay) -> ReplayTotals:
-    """Run the replay; SIGTERM cancels it, so that connections are closed in order."""
-    this = asyncio.current_task()
-    assert this is not None
-    if threading.current_thread() is threading.main_thread():
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
-    return await one.run()
 
 
 def _connector(recorded: RecordedConnector, settings: dict[str, Any]) -> Connector:
     from wallaroo_spark.connector import Connector
-    from wallaroo_spark.transport import client_context
 
-    own = settings["tls_ca"] or settings["tls_certificate"] or settings["tls_key"]
     return Connector(
         recorded.program,
         instance=recorded.instance,
@@ -112,11 +90,7 @@ def _connector(recorded: RecordedConnector, settings: dict[str, Any]) -> Connect
         cookie=settings["cookie"],
         version=settings["protocol_version"] or recorded.version,
         revision=recorded.revision,
-        tls=client_context() if settings["tls"] and not own else None,
-        ca=settings["tls_ca"],
-        certificate=settings["tls_certificate"],
-        key=settings["tls_key"],
-        retry=Backoff(give_up_after=settings["give_up_after"]),
+        **connection_settings(settings),
         drain_timeout=settings["drain_timeout"],
     )
 

@@ -18,9 +18,9 @@ import grpc
 
 from wallaroo_spark.api.limits import EVENT_BYTES
 from wallaroo_spark.client.bulk.window import BulkWindow, PublishedEvent, RefusedEvent
-from wallaroo_spark.client.events.event import as_event
+from wallaroo_spark.client.events import as_event
 from wallaroo_spark.client.gateways import Attempts, Gateways
-from wallaroo_spark.client.refusals import may_try_again, refusal
+from wallaroo_spark.client.refusals import WRITTEN_ONCE, may_try_again, refusal
 from wallaroo_spark.client.settings import ClientSettings
 from wallaroo_spark.errors import (
     ArgumentValueError,
@@ -35,6 +35,8 @@ log = one_line(logging.getLogger("wallaroo_spark.client"))
 
 _LOOK_SECONDS = 1.0
 """Seconds between two looks whether answers are late. A choice: it is short beside the setting ``timeout``."""
+_WORD_SECONDS = 5.0
+"""Seconds without an answer after which the log says so. A choice: several times those of an ordinary commit."""
 _TURN = 100
 """Events that are added before other tasks of the loop run. A choice."""
 MOST_SHOWN = 5
@@ -81,6 +83,8 @@ class BulkPublishing:
         self._awake = False
         self._attempts = Attempts(settings)
         self._progress = time.monotonic()
+        self._said = 0.0
+        """The progress after which the log was told of the wait."""
         self._refused: list[RefusedEvent] = []
         self._count_refused = 0
 
@@ -198,30 +202,28 @@ class BulkPublishing:
     async def _connection(self) -> WallarooError | None:
         """One connection, until everything is answered or it is lost; the reason why it was lost."""
         try:
-            gateway = await self._gateways.connected()
-        except (TransportError, RegistryError) as error:
-            return error
-        call = gateway.streams.PublishMany(metadata=self._gateways.metadata)
-        sending = asyncio.create_task(self._send(call))
-        try:
-            await self._read(call)
+            async with self._gateways.using(self._action) as gateway:
+                call = gateway.streams.PublishMany(metadata=self._gateways.metadata)
+                sending = asyncio.create_task(self._send(call))
+                try:
+                    await self._read(call)
+                finally:
+                    sending.cancel()
+                    call.cancel()
+                    await asyncio.gather(sending, return_exceptions=True)
+                if self._window.unanswered:
+                    text = f"{self._action}: the gateway has ended the connection"
+                    return TransportError(text, code="gateway-unreachable")
         except grpc.aio.AioRpcError as error:
             if not may_try_again(error) and error.code() is not grpc.StatusCode.CANCELLED:
-                raise refusal(error, self._action) from error
-            await self._gateways.failed(gateway)
-            return refusal(error, self._action)
+                raise refusal(error, self._action, WRITTEN_ONCE) from error
+            return refusal(error, self._action, WRITTEN_ONCE)
         except TransportError as error:
-            await self._gateways.failed(gateway)
             if error.code == "request-late":
                 raise
-            return TransportError(f"{self._action}: {error.message}", code=error.code)
-        finally:
-            sending.cancel()
-            call.cancel()
-            await asyncio.gather(sending, return_exceptions=True)
-        if self._window.unanswered:
-            await self._gateways.failed(gateway)
-            return TransportError(f"{self._action}: the gateway has ended the connection", code="gateway-unreachable")
+            return error
+        except RegistryError as error:
+            return error
         return None
 
     async def _send(self, call: Any) -> None:
@@ -249,6 +251,7 @@ class BulkPublishing:
             while True:
                 await asyncio.wait({reading}, timeout=_LOOK_SECONDS)
                 if not reading.done():
+                    self._say_that_it_waits()
                     if self._window.unanswered and time.monotonic() >= self._progress + self._seconds:
                         raise TransportError(
                             f"{self._action}: no answer came for {self._seconds:g} seconds; look at the application, "
@@ -259,7 +262,7 @@ class BulkPublishing:
                 if (reply := reading.result()) is grpc.aio.EOF:
                     return
                 with self._lock:
-                    self._window.answered(reply)
+                    self._answered(reply)
                 self._begin_to_wait()
                 self._work.set()
                 self._news()
@@ -267,6 +270,24 @@ class BulkPublishing:
         finally:
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
+
+    def _say_that_it_waits(self) -> None:
+        if self._window.unanswered and self._said != self._progress < time.monotonic() - _WORD_SECONDS:
+            self._said = self._progress
+            log.warning(
+                "%s: gateway %s has not answered for %g seconds, and is waited for up to %g: events are answered when "
+                "the application commits them",
+                self._action,
+                self._gateways.address,
+                _WORD_SECONDS,
+                self._seconds,
+            )
+
+    def _answered(self, reply: Any) -> None:
+        try:
+            self._window.answered(reply)
+        except TransportError as error:
+            raise TransportError(f"{self._action}: {error.message}", code=error.code) from error
 
     def _begin_to_wait(self) -> None:
         """Count the time and the failures until the next answer from now on."""

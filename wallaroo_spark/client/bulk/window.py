@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from wallaroo_spark.api import pipelines_pb2 as pb
-from wallaroo_spark.client.events.event import Event
-from wallaroo_spark.client.members.deliveries import EventPlace
+from wallaroo_spark.client.events import Event
+from wallaroo_spark.client.members import EventPlace
 from wallaroo_spark.errors import ConfigurationError, PipelineError, TransportError, WallarooError
 
 AGAIN = ("gateway-busy", "gateway-ends", "publish-refused", "commit-timeout")
@@ -42,7 +42,6 @@ class PublishedEvent:
     index: int
     """Its number among the events of the call, from 0."""
     event: Event
-    """The event."""
     place: EventPlace | None
     """Where it was written; None with durability ``received``, and with ``delay``."""
 
@@ -66,9 +65,7 @@ class _Pending:
     index: int
     """Its number among the events of the call."""
     event: Event
-    """The event."""
     message: Any
-    """Its message."""
     size: int
     """The bytes of the message."""
 
@@ -80,9 +77,7 @@ class _Request:
     number: int
     """Its number, which the answer repeats."""
     events: Sequence[_Pending]
-    """Its events."""
     message: pb.PublishRequest
-    """Its message."""
 
 
 class BulkWindow:

@@ -9,11 +9,10 @@ from collections.abc import Callable
 from enum import StrEnum
 
 from wallaroo_spark.connector.backoff import Backoff
-from wallaroo_spark.connector.reporting.deliveries import Deliveries
-from wallaroo_spark.connector.reporting.wait_log import WaitLog
-from wallaroo_spark.connector.sending.fair_queue import Broadcast, FairQueue
+from wallaroo_spark.connector.reporting import Deliveries, WaitLog
 from wallaroo_spark.connector.sending.resend_buffer import MemoryBudget
-from wallaroo_spark.connector.session.worker_connection import WorkerConnection
+from wallaroo_spark.connector.sending.send_batches import Broadcast, FairQueue
+from wallaroo_spark.connector.worker_connection import WorkerConnection
 from wallaroo_spark.errors import LocalProtocolError
 from wallaroo_spark.protocol import ConnectorSession, Revision
 

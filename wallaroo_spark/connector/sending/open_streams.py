@@ -10,13 +10,13 @@ import asyncio
 import logging
 from functools import partial
 
-from wallaroo_spark.background_tasks import BackgroundTasks
 from wallaroo_spark.connector.sending.connector_state import ConnectorState
 from wallaroo_spark.connector.sending.resend_buffer import ResendBuffer
 from wallaroo_spark.connector.sending.stream_references import StreamReferences, acknowledge
 from wallaroo_spark.connector.sending.stream_sender import RESENT, StreamSender
-from wallaroo_spark.connector.session.worker_connection import WorkerConnection
+from wallaroo_spark.connector.worker_connection import WorkerConnection
 from wallaroo_spark.errors import LocalProtocolError, RemoteProtocolError, one_line
+from wallaroo_spark.event_loop import BackgroundTasks
 from wallaroo_spark.protocol import Ack, Frame, Nack, NotifyAck, Ok
 
 _log = one_line(logging.getLogger("wallaroo_spark.connector"))

@@ -1,20 +1,30 @@
-"""The messages of ``send_many`` in batches that are read from the caller's iterables column by column."""
+"""The messages of ``send_many`` in batches that are read from the caller's iterables column by column.
+
+The messages that ``send`` has appended and not recorded yet, as one run of frames that is still open.
+
+Recording a message alone costs a run, a check of the session's state and an entry in the resend buffer. While there is
+room, each later message only appends its frame to the open run, and all of them are recorded together.
+
+Waiting on one event loop: a broadcast that wakes all waiters, and a queue that serves them one by one.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import struct
 import time
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from itertools import accumulate, chain, islice, pairwise
 from operator import add
 from typing import Any, Literal
 
 from wallaroo_spark.connector.arguments import bytes_of, event_time_of, id_of, key_of, shown
-from wallaroo_spark.connector.message_columns import MessageColumns
-from wallaroo_spark.connector.sending.resend_buffer import memory_cost
+from wallaroo_spark.connector.record import MessageColumns
+from wallaroo_spark.connector.sending.resend_buffer import ID_BYTES, memory_cost
 from wallaroo_spark.errors import ArgumentTypeError, ArgumentValueError, LocalProtocolError, WallarooError
-from wallaroo_spark.protocol import HEAD_BYTES
+from wallaroo_spark.protocol import HEAD_BYTES, LENGTH_BYTES, EncodedRun, Revision, encode_frame, plain_head
 
 BATCH_MESSAGES = 4096
 """Most messages in a batch.
@@ -267,3 +277,232 @@ def _arrow_payloads(values: Any) -> Iterator[bytes | None]:
         block = bytes(data_bytes[begin : places[-1]])
         found = (block[one - begin : other - begin] for one, other in pairwise(places))
         yield from found if valid is None else (one if ok else None for one, ok in zip(found, valid[at:], strict=False))
+
+
+class OpenRun:
+    """Frames of one stream, and the limits for further frames.
+
+    It is open from :meth:`open` to :meth:`close`. Code that reads or changes credits, memory or the state of the stream
+    must close it first.
+    """
+
+    __slots__ = (
+        "_body",
+        "_flags",
+        "_floor",
+        "_following",
+        "_frames",
+        "_ids",
+        "_increasing",
+        "_longest",
+        "_messages",
+        "_pack",
+        "_prefix",
+        "_rest",
+        "_revision",
+        "_room",
+        "_stream_id",
+    )
+
+    def __init__(self, revision: Revision, stream_id: int, flags: int, *, increasing: bool) -> None:
+        self._revision = revision
+        self._stream_id = stream_id
+        self._flags = flags
+        """The flags of every message of the stream."""
+        self._increasing = increasing
+        """Whether message ids increase within the stream."""
+        self._pack, self._prefix, self._body, self._rest = plain_head(revision, stream_id, flags)
+        self._frames: list[bytes] = []
+        """The parts of the frames, in order."""
+        self._ids: list[int] = []
+        self._following = 0
+        """The id of the next message if the caller gives none."""
+        self._floor = 0
+        """The id of the last message sent."""
+        self._longest = 0
+        """The most bytes of a frame after its length field."""
+        self._room = -1
+        """Bytes of frames and counted memory of ids that may still be added; -1 while closed."""
+        self._messages = 0
+        """Number of messages that may still be added."""
+
+    @property
+    def count(self) -> int:
+        """The number of messages that are not recorded yet."""
+        return len(self._ids)
+
+    @property
+    def last(self) -> int:
+        """Id of the last message that was added; only while there are messages."""
+        return self._following - 1
+
+    def open(self, floor: int, following: int, messages: int, room: int, longest: int) -> None:
+        """Accept up to ``messages`` messages behind the one with the id ``floor``.
+
+        All of them together may have ``room`` bytes of frames and counted memory of ids, and each frame ``longest``
+        bytes after its length field. A message without an id gets ``following``, and the next one an id above that.
+        """
+        self._floor = floor
+        self._following = following
+        self._messages = messages
+        self._room = room
+        self._longest = longest
+
+    def add(self, payload: bytes, wanted: int | None) -> int | None:
+        """Append a message without key, event time and flags of its own; return its id.
+
+        Returns None, and changes nothing, when the message does not fit or is invalid. The caller then sends it as a
+        single message, which raises the error if there is one.
+        """
+        size = self._body + len(payload)
+        room = self._room - size - (LENGTH_BYTES + ID_BYTES)
+        if room < 0 or size > self._longest or not self._messages:
+            return None
+        try:
+            if wanted is None:
+                wanted = self._following
+            elif wanted <= self._floor or not self._increasing:
+                return None
+            head = self._pack(size, self._prefix, wanted, *self._rest)
+        except (struct.error, TypeError):
+            return None
+        self._frames.append(head)
+        self._frames.append(payload)
+        self._added(wanted, room)
+        return wanted
+
+    def add_any(
+        self, payload: bytes | None, wanted: int | None, flags: int, event_time: int | None, key: bytes | None
+    ) -> int | None:
+        """As :meth:`add`, for any message. Raises :class:`LocalProtocolError` for values that a frame cannot carry."""
+        if self._room < 0 or not self._messages:
+            return None
+        if wanted is None:
+            wanted = self._following
+        elif wanted <= self._floor or not self._increasing:
+            return None
+        frame = encode_frame(self._revision, self._stream_id, wanted, payload, flags | self._flags, event_time, key)
+        room = self._room - len(frame) - ID_BYTES
+        if room < 0 or len(frame) - LENGTH_BYTES > self._longest:
+            return None
+        self._frames.append(frame)
+        self._added(wanted, room)
+        return wanted
+
+    def close(self) -> EncodedRun | None:
+        """Accept no more messages; return the messages that were added, or None when there are none."""
+        self._room = -1
+        if not self._ids:
+            return None
+        ids, frames = self._ids, self._frames
+        self._ids, self._frames = [], []
+        return EncodedRun(self._revision, self._stream_id, _compact_run(ids), b"".join(frames))
+
+    def _added(self, message_id: int, room: int) -> None:
+        self._ids.append(message_id)
+        self._floor = message_id
+        if message_id >= self._following:
+            self._following = message_id + 1
+        self._messages -= 1
+        self._room = room
+
+
+def _compact_run(ids: list[int]) -> Sequence[int]:
+    first, last = ids[0], ids[-1]
+    # Ids with gaps come here only if they increase, and then this difference shows the gaps.
+    return range(first, last + 1) if last - first + 1 == len(ids) else array("Q", ids)
+
+
+class Broadcast:
+    """Wakes all waiters after each change; each waiter then checks its own condition."""
+
+    def __init__(self) -> None:
+        self._waiters: set[asyncio.Future[None]] = set()
+
+    def notify_all(self) -> None:
+        """Wake all current waiters."""
+        waiters, self._waiters = self._waiters, set()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def wait(self) -> None:
+        """Wait for the next :meth:`notify_all`."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.add(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiters.discard(waiter)
+
+
+class _Waiter:
+    def __init__(self, may_pass: Callable[[], bool], ticket: int) -> None:
+        self.may_pass = may_pass
+        self.ticket = ticket
+        self.woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+class FairQueue:
+    """Serves waiters in order of arrival, and skips those whose own condition does not hold.
+
+    One waiter is woken at a time, so that the next one sees the credits and memory that are left.
+    """
+
+    def __init__(self) -> None:
+        self._waiters: list[_Waiter] = []
+        self._woken: _Waiter | None = None
+        self._tickets = 0
+
+    @property
+    def contended(self) -> bool:
+        """Whether any waiter is in the queue."""
+        return bool(self._waiters) or self._woken is not None
+
+    def wake_next(self) -> None:
+        """Wake the first waiter whose condition holds. Call it after every change."""
+        if self._woken is not None:
+            return
+        for waiter in self._waiters:
+            if not waiter.woken.done() and waiter.may_pass():
+                self._waiters.remove(waiter)
+                self._woken = waiter
+                waiter.woken.set_result(None)
+                return
+
+    async def wait(self, may_pass: Callable[[], bool], ticket: int | None = None) -> int:
+        """Wait for a turn. On return ``may_pass()`` holds, until the caller awaits something.
+
+        Returns the waiter's ticket. A waiter that needs to wait again within its turn passes the ticket, and is served
+        before all who arrived after it.
+        """
+        if ticket is None:
+            self._tickets = ticket = self._tickets + 1
+        waiter = _Waiter(may_pass, ticket)
+        self._queue(waiter)
+        # Perhaps no waiter ahead may pass.
+        self.wake_next()
+        while True:
+            try:
+                await waiter.woken
+            except asyncio.CancelledError:
+                self._leave(waiter)
+                raise
+            self._woken = None
+            if may_pass():
+                # The next waiter is woken once this one has used its turn.
+                asyncio.get_running_loop().call_soon(self.wake_next)
+                return ticket
+            waiter.woken = asyncio.get_running_loop().create_future()
+            self._queue(waiter)
+            self.wake_next()
+
+    def _queue(self, waiter: _Waiter) -> None:
+        insort(self._waiters, waiter, key=lambda other: other.ticket)
+
+    def _leave(self, waiter: _Waiter) -> None:
+        if self._woken is waiter:
+            self._woken = None
+            self.wake_next()
+        else:
+            self._waiters.remove(waiter)

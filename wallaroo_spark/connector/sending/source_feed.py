@@ -9,8 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, 
 from dataclasses import dataclass
 
 from wallaroo_spark.connector.arguments import bytes_of, key_of
-from wallaroo_spark.connector.message_columns import AsyncGroupedRecords, GroupedRecords, MessageColumns, grouped
-from wallaroo_spark.connector.record import Record
+from wallaroo_spark.connector.record import AsyncGroupedRecords, GroupedRecords, MessageColumns, Record, grouped
 from wallaroo_spark.connector.sending.connector_state import ConnectorState
 from wallaroo_spark.connector.sending.send_batches import SendBatch
 from wallaroo_spark.connector.sending.stream_sender import StreamSender
@@ -92,7 +91,6 @@ class SourceFeed:
                 # Senders that wait for the end of this rewind may have their turn now.
                 self._state.queue.wake_next()
             if await self._sent_all(reference):
-                self._report()
                 return FeedResult(self._messages, self._bytes, messages.reference)
 
     async def _sent_all(self, reference: int | None) -> bool:
@@ -105,9 +103,10 @@ class SourceFeed:
             for task in (sending, watch):
                 task.cancel()
             await asyncio.wait({sending, watch})
+            # Also when the feed is cancelled: what was sent since the last report would never be counted.
+            self._report()
         for task in (watch, sending):
             if not task.cancelled() and (error := task.exception()) is not None:
-                self._report()
                 raise error
         return not sending.cancelled()
 

@@ -12,14 +12,13 @@ from datetime import datetime
 from functools import partial
 
 from wallaroo_spark.connector.arguments import event_time_of, id_of, shown
-from wallaroo_spark.connector.reporting.deliveries import OnDelivery, StreamDeliveries
+from wallaroo_spark.connector.reporting import OnDelivery, StreamDeliveries
 from wallaroo_spark.connector.sending.connector_state import ConnectorState, WaitingFor
-from wallaroo_spark.connector.sending.open_run import OpenRun
 from wallaroo_spark.connector.sending.refusals import Refusals
 from wallaroo_spark.connector.sending.resend_buffer import OVERHEAD_BYTES, ResendBuffer, memory_cost
-from wallaroo_spark.connector.sending.send_batches import SendBatch
+from wallaroo_spark.connector.sending.send_batches import OpenRun, SendBatch
 from wallaroo_spark.connector.sending.unacknowledged import Due, UnacknowledgedMessages
-from wallaroo_spark.connector.session.worker_connection import WorkerConnection
+from wallaroo_spark.connector.worker_connection import WorkerConnection
 from wallaroo_spark.errors import ArgumentTypeError, ArgumentValueError, LocalProtocolError, WallarooError, one_line
 from wallaroo_spark.protocol import HEAD_BYTES, U64_MAX, EncodedRun, Flags, encode_run, encode_single
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from wallaroo_spark.connector.arguments import shown, u64_of
-from wallaroo_spark.connector.message_columns import AsyncGroupedRecords, GroupedRecords, MessageColumns
-from wallaroo_spark.connector.record import Record
+from wallaroo_spark.connector.record import AsyncGroupedRecords, GroupedRecords, MessageColumns, Record
 from wallaroo_spark.errors import ArgumentTypeError, ArgumentValueError, ConfigurationError, ReplayError, one_line
 
 _log = one_line(logging.getLogger("wallaroo_spark.connector"))

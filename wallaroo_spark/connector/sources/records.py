@@ -1,13 +1,41 @@
-"""An iterable as a source of records."""
+"""An iterable as a source of records.
+
+The protocol of a source for :meth:`Connector.feed`.
+
+A source returns records, each with a point of reference, and returns them again from any reference if it is replayable.
+Source: ``docs/protocol.md#points-of-reference``.
+
+Standard input as a source of lines that cannot be read again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Iterator
+import asyncio
+import sys
+import threading
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Sequence,
+)
+from typing import BinaryIO, Protocol
 
 from wallaroo_spark.connector.arguments import callable_of
-from wallaroo_spark.connector.message_columns import GroupedRecords, MessageColumns, grouped
-from wallaroo_spark.connector.record import Record, RecordOrPair, as_record
-from wallaroo_spark.errors import ReplayError
+from wallaroo_spark.connector.record import (
+    AsyncGroupedRecords,
+    GroupedRecords,
+    MessageColumns,
+    Record,
+    RecordOrPair,
+    as_record,
+    grouped,
+)
+from wallaroo_spark.errors import ConfigurationError, ReplayError
 
 
 class Records:
@@ -100,3 +128,124 @@ class _Committed:
                 source=self._source.name,
                 reference=self._after,
             )
+
+
+class Source(Protocol):
+    """Records in an order that is the same each time they are read."""
+
+    @property
+    def name(self) -> str:
+        """The name of its stream, unless :meth:`Connector.feed` gets another."""
+
+    @property
+    def replayable(self) -> bool:
+        """Whether the records can be read again. If not, they are sent as EPHEMERAL messages."""
+
+    def read(self, after: int | None) -> Iterator[Record] | AsyncIterator[Record]:
+        """The records after reference ``after``; None means from the beginning.
+
+        May be called any number of times; the iterator of the call before is closed first. A plain iterator should not
+        block for long, because everything else on the connection waits for it. Raises :class:`ReplayError` when the
+        source no longer has the records after ``after``.
+        """
+
+
+READ_BYTES = 64 * 1024
+"""Bytes of one read of standard input. A choice: the usual size of a pipe's buffer."""
+
+LONGEST_LINE = 64 << 20
+"""Limit in bytes of a line. A choice that bounds memory; the frame limit of a session is usually lower."""
+
+_ReadResult = Sequence[bytes] | Exception | None
+"""Lines; or the error that ended reading; or None at the end."""
+
+
+class Stdin:
+    """The lines of standard input (or another binary file that cannot be read again), without their newlines.
+
+    They are EPHEMERAL messages, delivered at most once; in a revision without flags they are numbered and kept in
+    memory until they are acknowledged. At most ``most_waiting`` lines are read ahead.
+    """
+
+    replayable = False
+
+    def __init__(self, file: BinaryIO | None = None, *, name: str = "stdin", most_waiting: int = 1024) -> None:
+        self.name = name
+        self._file = file
+        self._most_waiting = most_waiting
+
+    def read(self, after: int | None) -> AsyncIterator[Record]:
+        """The lines from here on. ``after`` is ignored, because earlier lines cannot be read again."""
+        return AsyncGroupedRecords(self._groups())
+
+    async def _groups(self) -> AsyncGenerator[MessageColumns, None]:
+        results: asyncio.Queue[_ReadResult] = asyncio.Queue()
+        room = threading.Semaphore(self._most_waiting)
+        reader = _LineReader(self._file or sys.stdin.buffer, results, room)
+        reader.start()
+        try:
+            while (found := await results.get()) is not None:
+                if isinstance(found, Exception):
+                    raise found
+                yield MessageColumns(found)
+                # There is room again once the whole group was sent.
+                room.release(len(found))
+        finally:
+            reader.stopped = True
+            # The reader may wait for room for each line of the bytes that it has read.
+            room.release(READ_BYTES)
+
+
+class _LineReader(threading.Thread):
+    """Reads lines in a daemon thread, because a read of a terminal may never return."""
+
+    def __init__(self, file: BinaryIO, results: asyncio.Queue[_ReadResult], room: threading.Semaphore) -> None:
+        super().__init__(name="wallaroo-stdin", daemon=True)
+        self._file = file
+        self._results = results
+        self._room = room
+        self._loop = asyncio.get_running_loop()
+        self.stopped = False
+
+    def run(self) -> None:
+        last: Exception | None = None
+        try:
+            # The raw file, because a buffered one is locked while it is read, and a program that ends would have to
+            # wait for that lock.
+            self._read_lines(getattr(self._file, "raw", self._file))
+        except (OSError, ValueError, ConfigurationError) as error:
+            last = error
+        self._put(last)
+
+    def _read_lines(self, file: BinaryIO) -> None:
+        rest = b""
+        while not self.stopped and (data := file.read(READ_BYTES)):
+            *lines, rest = (rest + data).split(b"\n")
+            self._hand_over(lines)
+            if len(rest) > LONGEST_LINE:
+                raise ConfigurationError(
+                    f"standard input has a line of more than {LONGEST_LINE} bytes; check that the input is text",
+                    code="record-too-long",
+                )
+        if rest:
+            self._hand_over([rest])
+
+    def _hand_over(self, lines: Sequence[bytes]) -> None:
+        """Queue lines, each time as many as there is room for."""
+        at = 0
+        while at < len(lines):
+            self._room.acquire()
+            end = at + 1
+            while end < len(lines) and self._room.acquire(blocking=False):
+                end += 1
+            if self.stopped:
+                return
+            self._put(lines[at:end])
+            at = end
+
+    def _put(self, result: _ReadResult) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._results.put_nowait, result)
+        except RuntimeError:
+            # The event loop is closed: nothing reads the lines any more.
+            self.stopped = True

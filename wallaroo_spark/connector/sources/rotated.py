@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from wallaroo_spark.connector.message_columns import AsyncGroupedRecords, MessageColumns
-from wallaroo_spark.connector.record import Record
+from wallaroo_spark.connector.record import AsyncGroupedRecords, MessageColumns, Record
 from wallaroo_spark.connector.sources import files
 from wallaroo_spark.connector.sources.files import LONGEST_RECORD, Framed, Lines, _FileSource
 from wallaroo_spark.errors import ConfigurationError, ReplayError, one_line

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from wallaroo_spark.engine.application.declared_functions import DeclaredFunction, import_errors, problems, refusal
 from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.extras import command
 from wallaroo_spark.pipelines.declarations import StreamDeclaration
 from wallaroo_spark.pipelines.schema.store import StoredSchema
-from wallaroo_spark.receiver import checks as receiver_checks
-from wallaroo_spark.slots import spark_checks
-from wallaroo_spark.slots.job_errors import in_short, is_slow_start
+from wallaroo_spark.runtime import spark_checks
+from wallaroo_spark.runtime.job_errors import in_short, is_slow_start
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,7 +42,7 @@ def environment(spark: Any) -> None:
             code="connect-not-supported",
         )
     version(str(spark.version))
-    receiver_checks.environment(spark)
+    spark_checks.environment(spark)
     packages_of_driver()
 
 
@@ -105,7 +105,7 @@ def _answers(spark: Any, tasks: int, functions: tuple[str, ...]) -> list[Any]:
                 continue
             raise ConfigurationError(
                 f"a task that looks for the packages of the executors' Python failed: {in_short(error)}; install "
-                "pip install 'wallaroo-spark[pipelines]' there, or set PYSPARK_PYTHON",
+                f"the packages of the extra with {command(['pipelines'])} there, or set PYSPARK_PYTHON",
                 code="executor-python",
             ) from error
     raise AssertionError("the last attempt returns or raises")
@@ -174,7 +174,7 @@ def _asking(functions: tuple[str, ...]) -> Callable[[Iterator[pd.DataFrame]], It
 
 def _lacking(where: str, packages: list[str]) -> ConfigurationError:
     return ConfigurationError(
-        f"{where} lacks {', '.join(packages)}; run there: pip install 'wallaroo-spark[pipelines]'",
+        f"{where} lacks {', '.join(packages)}; run there: {command(['pipelines'])}",
         code="package-missing",
         packages=packages,
     )

@@ -30,7 +30,6 @@ class DeclaredFunction:
     pipeline: str
     """The pipeline, as ``namespace/name``."""
     stage: str
-    """The name of the stage."""
     function: str
     """The function, as ``package.module:function``."""
 

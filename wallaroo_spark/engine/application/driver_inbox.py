@@ -1,19 +1,22 @@
-"""The driver's own inbox: events that no client has sent, such as the expiry of records. Source:
-``docs/pipelines/engine.md#files``."""
+"""The driver's own inbox: events that no client has sent.
+
+Records that are older than the ttl of their stream are deleted: first in the state of their key, then their files.
+Source: ``docs/pipelines/engine.md#files`` and ``docs/pipelines/engine.md#the-application``.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
-from wallaroo_spark.pipelines.controller.messages.events import Event, GatewayStarted
+from wallaroo_spark.pipelines.controller.messages.events import Event, GatewayStarted, RecordsExpired
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.controller.stored.encoding import encode
 from wallaroo_spark.pipelines.declarations import StreamDeclaration
 from wallaroo_spark.pipelines.schema.store import StoredSchema
 from wallaroo_spark.storage.locations import Location
-from wallaroo_spark.streams.inbox import DRIVER, InboxPosition, InboxReader, InboxWriter
+from wallaroo_spark.streams.inbox import DRIVER, SINK, InboxPosition, InboxReader, InboxWriter
 
 
 class DriverInbox:
@@ -44,21 +47,77 @@ class DriverInbox:
 
 def keys_of(schema: StoredSchema) -> list[PartitionKey]:
     """All partitions of the declared streams."""
-    streams = [one for one in schema.objects.values() if isinstance(one, StreamDeclaration)]
-    return [PartitionKey(one.key.path, number) for one in streams for number in range(one.partitions)]
+    return list(_ttls(schema))
 
 
 def dismissals(schema: StoredSchema, inbox: InboxReader, gateways: int) -> list[tuple[PartitionKey, Event]]:
     """Events that end the members of gateways which the application does not have any more.
 
     Gateways are named ``g0`` to ``g<gateways - 1>``. For a gateway with a greater number the driver says that a new
-    generation has started, because the gateway itself will not.
+    generation has started, because the gateway itself will not. Sinks have no members.
     """
     known = {f"g{number}" for number in range(gateways)} | {DRIVER}
+
+    def is_gone(gateway: str) -> bool:
+        return gateway not in known and not gateway.startswith(SINK)
+
     found = inbox.unread({}, fresh=True)
-    gone = {gateway: max(files, default=0) + 1 for gateway, files in found.items() if gateway not in known}
+    gone = {gateway: max(files, default=0) + 1 for gateway, files in found.items() if is_gone(gateway)}
     return [
         (key, GatewayStarted(gateway, generation))
         for gateway, generation in sorted(gone.items())
         for key in keys_of(schema)
     ]
+
+
+class ExpiringTables(Protocol):
+    """The part of :class:`wallaroo_spark.streams.tables.mover.TableMover` that is needed here."""
+
+    def expired(self, stream: str, partition: int, before: int) -> int | None:
+        """The offset from which records are kept if those written before a time are deleted; None: nothing changes."""
+
+    def expire(self, stream: str, partition: int, before: int) -> int:
+        """Delete the files whose records are all before an offset."""
+
+
+class Retention:
+    """The expiry of an application's records. ``tables`` and ``inbox`` are the application's.
+
+    Readers learn from the key's controller that records are gone. So a key is told first, and the files are deleted
+    once the batch is committed in which the key has heard it. After a crash the same is found again.
+    """
+
+    def __init__(self, tables: ExpiringTables, inbox: DriverInbox) -> None:
+        self._tables = tables
+        self._inbox = inbox
+        self._told: dict[PartitionKey, tuple[int, InboxPosition]] = {}
+
+    def look(self, schema: StoredSchema, now: int, read: Mapping[str, InboxPosition]) -> None:
+        """Delete the files of which the keys have heard, and tell keys of records that have expired since.
+
+        ``now`` is in milliseconds since 1970 UTC; ``read`` are the positions in the inbox that a committed batch has
+        reached. Raises :class:`wallaroo_spark.errors.CheckpointError` when files cannot be read, written or deleted;
+        the call can be repeated.
+        """
+        reached = read.get(DRIVER, InboxPosition())
+        for key, (first, position) in list(self._told.items()):
+            if reached >= position:
+                self._tables.expire(key.stream, key.partition, first)
+                del self._told[key]
+        events: list[tuple[PartitionKey, Event]] = []
+        firsts: dict[PartitionKey, int] = {}
+        for key, ttl in _ttls(schema).items():
+            if ttl is None or key in self._told:
+                continue
+            if (expired := self._tables.expired(*key, now - round(ttl * 1000))) is not None:
+                firsts[key] = expired
+                events.append((key, RecordsExpired(expired)))
+        if events:
+            position = self._inbox.write(events)
+            self._told.update({key: (first, position) for key, first in firsts.items()})
+
+
+def _ttls(schema: StoredSchema) -> dict[PartitionKey, float | None]:
+    """All partitions of the declared streams, with the ttl of their stream in seconds."""
+    streams = [one for one in schema.objects.values() if isinstance(one, StreamDeclaration)]
+    return {PartitionKey(one.key.path, number): one.ttl for one in streams for number in range(one.partitions)}

@@ -2,8 +2,11 @@
 
 The lock in the registry excludes drivers that use the same registry and name. On a disk of this machine a lock of the
 system excludes the others, and ends with the process that holds it. On other file systems, and on mounts that have no
-such lock (``/dbfs`` of Databricks), the driver renews a mark in the folder, and a driver that starts watches it for a
-while.
+such lock (``/dbfs`` of Databricks) or grant it to each machine (most FUSE programs), the driver renews a mark in the
+folder, and a driver that starts watches it for a while.
+
+A folder that is moved away, and another one that takes its place, have the lock of the first at the new place only. So
+the driver looks again and again whether the file of its lock is still the one at its path.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from typing import IO, Any
 
 from wallaroo_spark.errors import CheckpointError, ConfigurationError
 from wallaroo_spark.sidecar.folder import SidecarFolder
-from wallaroo_spark.storage.locations import Location
+from wallaroo_spark.storage.locations import Location, locks_are_local
 
 FILE = "driver.lock"
 MARK = "driver.json"
@@ -59,22 +62,55 @@ class FolderLock:
         """
         if self._file is not None or self._owner:
             return
-        if not self._folder.local or not self._take_file(owner):
+        if not self._folder.local or locks_are_local(self._folder.folder()) or not self._take_file(owner):
             self._watch_mark()
             self._owner = owner
             self._write_mark()
 
     def renew(self) -> None:
-        """Renew the mark, if that is due; does nothing on a disk of this machine. To be called at least once a second.
+        """Renew the mark, if that is due; on a disk of this machine :meth:`require`. To be called once a second.
 
-        Raises :class:`ConfigurationError` when another driver has written its mark, and :class:`CheckpointError`.
+        Raises :class:`ConfigurationError` when another driver has written its mark or the folder is another one, and
+        :class:`CheckpointError`.
         """
+        self.require()
         if not self._owner or time.monotonic() < self._renewed_at + self._seconds / RENEWALS:
             return
         found = self._folder.read(MARK)
         if found is not None and _owner_of(found) != self._owner:
             raise self._in_use(_owner_of(found))
         self._write_mark()
+
+    def require(self) -> None:
+        """Raise :class:`ConfigurationError` when the file of the lock is not the one at its path any more.
+
+        The folder was moved, deleted or restored, and another driver may have locked the one that is there now. Costs a
+        ``stat``; may be called from another thread. Does nothing where drivers write marks.
+        """
+        file = self._file
+        if file is None:
+            return
+        try:
+            held = os.fstat(file.fileno())
+        except (OSError, ValueError):
+            # Released meanwhile.
+            return
+        path = os.path.join(self._folder.path, FILE)
+        try:
+            there = os.stat(path)
+        except OSError:
+            problem = "is gone"
+        else:
+            if (there.st_dev, there.st_ino) == (held.st_dev, held.st_ino):
+                return
+            problem = "is another file"
+        raise ConfigurationError(
+            f"{path}, the lock of this driver, {problem}: the folder of the application was moved, deleted or restored "
+            "while the driver ran, and another driver may run in the one that is there now; this one ends, start it "
+            "again once the folder is whole",
+            code="folder-replaced",
+            path=path,
+        )
 
     def release(self) -> None:
         """Release the lock, if it is held."""
@@ -92,7 +128,10 @@ class FolderLock:
     def _take_file(self, owner: str) -> bool:
         """Lock a file of the folder; false when its file system has no locks."""
         path = os.path.join(self._folder.folder(), FILE)
-        file = open(path, "a+", encoding="utf-8")  # noqa: SIM115  # the lock lasts as long as the file is open
+        try:
+            file = open(path, "a+", encoding="utf-8")  # noqa: SIM115  # the lock lasts as long as the file is open
+        except OSError as error:
+            raise _unwritable(path, error) from error
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -103,9 +142,15 @@ class FolderLock:
         except OSError:
             file.close()
             return False
-        file.truncate(0)
-        file.write(owner)
-        file.flush()
+        try:
+            file.truncate(0)
+            file.write(owner)
+            file.flush()
+        except OSError as error:
+            # A full disk: the lock excludes others without its owner's name, too, but nothing else could be written.
+            with contextlib.suppress(OSError):
+                file.close()
+            raise _unwritable(path, error) from error
         self._file = file
         return True
 
@@ -133,6 +178,15 @@ class FolderLock:
             code="application-in-use",
             owner=other or "an unknown process",
         )
+
+
+def _unwritable(path: str, error: OSError) -> CheckpointError:
+    return CheckpointError(
+        f"{path} cannot be written: {error.strerror or error}; check that this process may write to the application's "
+        "folder, that its file system is not read-only, and that it has free space",
+        code="checkpoint-unwritable",
+        location=path,
+    )
 
 
 def _owner_of(mark: bytes) -> str:

@@ -6,19 +6,18 @@ Source: ``docs/pipelines/engine.md#the-steps-of-a-batch``.
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from wallaroo_spark.checkpoint import CheckpointFiles
-from wallaroo_spark.engine.application.driver_inbox import DriverInbox
-from wallaroo_spark.engine.application.retention import Retention
-from wallaroo_spark.engine.observing.gauge_file import GaugeFile
+from wallaroo_spark.engine.application.driver_inbox import DriverInbox, Retention
+from wallaroo_spark.engine.application.settings import ApplicationSettings
 from wallaroo_spark.engine.source import InboxCleaner, InputOffset
+from wallaroo_spark.observe.published import GaugeFile
 from wallaroo_spark.pipelines.schema.store import SchemaStore
 from wallaroo_spark.storage.locations import for_tasks
-from wallaroo_spark.streams.batch_outputs.store import BatchOutputs
+from wallaroo_spark.streams.batch_outputs import BatchOutputs
 from wallaroo_spark.streams.inbox import InboxReader
+from wallaroo_spark.streams.tables.dataframes import HistoryExpiry
 from wallaroo_spark.streams.tables.delta import DeltaLogs
-from wallaroo_spark.streams.tables.history import HistoryExpiry
 from wallaroo_spark.streams.tables.mover import TableMover
 from wallaroo_spark.streams.tables.table_files import TableFolders
 
@@ -30,40 +29,25 @@ _NEVER = float("-inf")
 class Housekeeping:
     """Moves and deletes the files of an application; one thread at a time.
 
-    ``files`` is the application's checkpoint, ``folder`` its folder, ``gauges`` follows its batches; ``keep`` is the
-    number of batches that are kept for gateways, ``move_seconds`` and ``retention_seconds`` are the times between two
-    moves into the tables and two looks for expired files; ``history_seconds`` is the time for which ended instances are
-    kept, None for ever; ``delta`` says whether logs of Delta are kept beside the tables. Methods raise
+    ``files`` is the application's checkpoint, ``gauges`` follows its batches. Methods raise
     :class:`wallaroo_spark.errors.CheckpointError` when files cannot be read or written; they may be called again.
     """
 
     def __init__(
-        self,
-        files: CheckpointFiles,
-        folder: str,
-        inbox: DriverInbox,
-        gauges: GaugeFile,
-        *,
-        keep: int,
-        move_seconds: float,
-        retention_seconds: float,
-        history_seconds: float | None = None,
-        delta: bool = False,
-        spark: Any,
+        self, files: CheckpointFiles, settings: ApplicationSettings, inbox: DriverInbox, gauges: GaugeFile
     ) -> None:
+        folder, spark = settings.folder, settings.spark
         self.moved = -1
         """The newest batch whose outputs are in the tables; -1 before the first."""
         self._files = files
         self._gauges = gauges
-        self._keep = keep
-        self._move_seconds, self._retention_seconds = move_seconds, retention_seconds
+        self._settings = settings
         self._moved_at = self._expired_at = _NEVER
-        self._mover = TableMover(folder, spark, delta=DeltaLogs(for_tasks(folder, spark)) if delta else None)
+        self._mover = TableMover(folder, spark, delta=DeltaLogs(for_tasks(folder, spark)) if settings.delta else None)
         self._outputs = BatchOutputs(folder, spark)
         self._cleaner = InboxCleaner(InboxReader(folder, spark), files)
         self._schemas = SchemaStore(folder, spark)
         self._retention = Retention(self._mover, inbox)
-        self._history_seconds = history_seconds
         self._history = HistoryExpiry(TableFolders(folder, spark))
 
     def newest_committed(self) -> int:
@@ -81,16 +65,16 @@ class Housekeeping:
         now = time.monotonic()
         self._gauges.follow(committed)
         waiting = committed - self.moved
-        if waiting and (all_now or now >= self._moved_at + self._move_seconds or waiting >= MOVE_BATCHES):
+        if waiting and (all_now or now >= self._moved_at + self._settings.move_seconds or waiting >= MOVE_BATCHES):
             self._mover.move(committed)
             self.moved, self._moved_at = self._mover.moved_to(), now
             self._gauges.store()
             self._delete(committed)
-        if not all_now and now >= self._expired_at + self._retention_seconds:
+        if not all_now and now >= self._expired_at + self._settings.retention_seconds:
             millis = time.time_ns() // 1_000_000
             self._retention.look(self._schemas.newest(), millis, self._offset(committed).inbox)
-            if self._history_seconds is not None:
-                self._history.expire(millis - round(self._history_seconds * 1000))
+            if self._settings.history_seconds is not None:
+                self._history.expire(millis - round(self._settings.history_seconds * 1000))
             self._expired_at = now
 
     def _delete(self, committed: int) -> None:
@@ -98,7 +82,7 @@ class Housekeeping:
         self._cleaner.delete_read(committed)
         # The newest manifest always stays, because it has all timers.
         carried = self._offset(committed).batch + 1
-        self._outputs.keep_from(max(0, min(committed, carried, self.moved + 1, committed + 1 - self._keep)))
+        self._outputs.keep_from(max(0, min(committed, carried, self.moved + 1, committed + 1 - self._settings.keep)))
 
     def _offset(self, batch: int) -> InputOffset:
         """The end of a committed batch; the beginning of everything when Spark has deleted it."""

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.runtime.listening import ListenRows, check_listening
+from wallaroo_spark.runtime.logs import FORMATS, LEVELS
 from wallaroo_spark.settings import Kind, check_all, row, setting
-from wallaroo_spark.slots.door_settings import DoorRows, check_door
-from wallaroo_spark.telemetry.logs import FORMATS, LEVELS
-from wallaroo_spark.transport import advertised
 
 KEEP = 64
 """Default number of the newest batches whose files are kept for gateways. A choice: a minute of short batches."""
@@ -21,7 +20,7 @@ STATUS_PAGE = "127.0.0.1:4140"
 LEASE_SECONDS = 10.0
 """Default length of a gateway's lease, in seconds. A choice: the time without a service after a gateway is lost."""
 
-_DOOR = DoorRows("gateway", "client")
+_LISTEN = ListenRows("gateway", "client")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,25 +60,12 @@ class ApplicationSettings:
         minimum=1,
         maximum=1000,
     )
-    host: str = setting(**_DOOR.host)
-    port: int = setting(**_DOOR.port)
-    advertise: str = setting(**_DOOR.advertise)
-    tls_certificate: str = setting(**_DOOR.tls_certificate)
-    tls_key: str = setting(**_DOOR.tls_key)
-    tls_ca: str = setting(**_DOOR.tls_ca)
-    connector_port: int | None = setting(
-        None,
-        Kind.COUNT,
-        "Gateway p also listens for connectors, on connector_port + p; 0 lets the system choose. Without it no "
-        "connector is served. The TLS settings hold for connectors too.",
-        minimum=0,
-        maximum=65_535,
-    )
-    connector_advertise: str = setting(
-        "",
-        Kind.TEXT,
-        "As `advertise`, for connectors. Empty: the address of `advertise`, with the port for connectors.",
-    )
+    host: str = setting(**_LISTEN.host)
+    port: int = setting(**_LISTEN.port)
+    advertise: str = setting(**_LISTEN.advertise)
+    tls_certificate: str = setting(**_LISTEN.tls_certificate)
+    tls_key: str = setting(**_LISTEN.tls_key)
+    tls_ca: str = setting(**_LISTEN.tls_ca)
     lease_seconds: float = setting(
         LEASE_SECONDS, Kind.SECONDS, "Time after which a gateway's lease expires unless renewed.", minimum=0.5
     )
@@ -119,6 +105,14 @@ class ApplicationSettings:
         "driver's Python, and a local folder or s3a.",
     )
 
+    fsync: bool = setting(
+        False,
+        Kind.FLAG,
+        "Whether nothing is answered before it is on the disk, also what Spark writes: with it a machine that loses "
+        "power forgets nothing that was acknowledged. For folders on a local disk; others are durable without it, see "
+        "docs/reliability.md.",
+    )
+
     status_page: str = setting(
         STATUS_PAGE,
         Kind.TEXT,
@@ -156,30 +150,7 @@ class ApplicationSettings:
                 code="name-invalid",
                 name=self.known_as,
             )
-        check_door(self, f"application {self.known_as!r}", self.advertise, self.connector_advertise)
-        self._check_connectors()
-
-    def _check_connectors(self) -> None:
-        """Raise :class:`ConfigurationError` when connectors and clients would be given the same address."""
-        if self.connector_port is None:
-            return
-        name, port = f"application {self.known_as!r}", self.connector_port
-        if self.port and port and abs(self.port - port) < self.gateways:
-            raise ConfigurationError(
-                f"{name}: the ports {self.port} and {port} are so close that {self.gateways} gateways need one of them "
-                f"twice; put connector_port {self.gateways} or more away from port",
-                code="options-conflict",
-            )
-        if (
-            not self.connector_advertise
-            and self.advertise
-            and advertised(self.advertise, 0, 1) == advertised(self.advertise, 0, 2)
-        ):
-            raise ConfigurationError(
-                f"{name}: advertise {self.advertise!r} has a port, which is that of clients; give connectors another "
-                "address with connector_advertise",
-                code="options-conflict",
-            )
+        check_listening(self, f"application {self.known_as!r}", self.advertise)
 
     @property
     def schema_files(self) -> tuple[str, ...]:

@@ -15,26 +15,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from wallaroo_spark.checkpoint import CheckpointFiles
-from wallaroo_spark.checkpoint.glance import Glance
-from wallaroo_spark.engine.observing.gauge_file import GaugeFile
-from wallaroo_spark.engine.observing.published import FILE_SECONDS, SnapshotFile, to_text
 from wallaroo_spark.engine.source import InputOffset
 from wallaroo_spark.errors import RegistryError, WallarooError, one_line
+from wallaroo_spark.observe.application import ApplicationStatus, GatewayStatus
+from wallaroo_spark.observe.causes import with_cause
+from wallaroo_spark.observe.gauges import PipelineShape, Shapes, StageShape, report_of_gateway, snapshot
+from wallaroo_spark.observe.published import FILE_SECONDS, GaugeFile, SnapshotFile, to_text
+from wallaroo_spark.observe.query_facts import QueryFacts
 from wallaroo_spark.pipelines.declarations import PipelineDeclaration, StreamDeclaration
 from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
-from wallaroo_spark.receiver.announcer import LastCommit
-from wallaroo_spark.receiver.query_facts import QueryFacts
 from wallaroo_spark.registry import Lease, Registry
-from wallaroo_spark.slots.long_jobs import JobRecord
-from wallaroo_spark.status.application.cause import with_cause
-from wallaroo_spark.status.application.model import ApplicationStatus, GatewayStatus
-from wallaroo_spark.status.application.snapshot import (
-    PipelineShape,
-    Shapes,
-    StageShape,
-    report_of_gateway,
-    snapshot,
-)
+from wallaroo_spark.runtime.long_jobs import JobRecord
 from wallaroo_spark.streams.inbox import InboxReader
 
 log = one_line(logging.getLogger("wallaroo_spark.engine"))
@@ -56,7 +47,6 @@ class DriverFacts:
     running: bool
     """Whether it runs."""
     owner: str
-    """The driver's name."""
     jobs: Sequence[JobRecord]
     """The jobs of its gateways."""
     errors: tuple[str, ...]
@@ -65,6 +55,8 @@ class DriverFacts:
     """The newest batch in the tables."""
     query_starts: int
     """How often the query was started."""
+    round_age: float | None = None
+    """Seconds since the driver's last round."""
 
 
 class Observer:
@@ -90,7 +82,6 @@ class Observer:
         self._files, self._gauges, self._leases, self._facts = files, gauges, leases, facts
         self._schemas, self._inbox = SchemaStore(folder, spark), InboxReader(folder, spark)
         self._place = SnapshotFile(folder, spark)
-        self._glance = Glance(files)
         self._shapes = Shapes()
         self._reports: dict[str, tuple[str, float]] = {}
         self._unread: dict[str, tuple[int, int]] = {}
@@ -139,7 +130,7 @@ class Observer:
             problems.append(error.message)
         keys = {f"{stream}/{number}" for stream, number in self._shapes.keys}
         batch = self._committed[0] if self._committed else None
-        query = self.query.look(LastCommit(0, -1 if batch is None else batch, {}), None)
+        query = self.query.look(batch)
         base = ApplicationStatus(
             self._name,
             now,
@@ -148,9 +139,10 @@ class Observer:
             facts.owner if facts.running else "",
             query=query,
             query_starts=facts.query_starts,
+            round_age=facts.round_age,
             commit_age=None if query.committed_at is None else max(0.0, now - query.committed_at),
             moved=facts.moved,
-            gateways=tuple(self._gateway(job, leases, reports, bool(registry_error)) for job in facts.jobs),
+            gateways=tuple(self._gateway(job, leases, reports, not registry_error) for job in facts.jobs),
             errors=(*facts.errors, *problems),
             registry_error=registry_error,
         )
@@ -180,7 +172,7 @@ class Observer:
 
     def _list_inbox(self, committed: int | None) -> None:
         now = time.monotonic()
-        if now - self._listed_at < (0.0 if self._glance.cheap() else SLOW_LOOK_SECONDS):
+        if now - self._listed_at < (0.0 if self._files.local_folder is not None else SLOW_LOOK_SECONDS):
             return
         self._listed_at = now
         offsets = None if committed is None else self._files.source_offsets(committed)
@@ -200,10 +192,10 @@ class Observer:
         job: JobRecord,
         leases: Mapping[int, Lease],
         reports: Mapping[str, Mapping[str, Any]],
-        registry_away: bool,
+        known: bool,
     ) -> GatewayStatus:
         name = f"g{job.number}"
-        found = gateway_status(job, leases.get(job.number), registry_away, *self._unread.get(name, (0, 0)))
+        found = gateway_status(job, leases.get(job.number), known, *self._unread.get(name, (0, 0)))
         if not found.address or name not in reports:
             return found
         return report_of_gateway(found, reports[name], time.monotonic() - self._reports[name][1])
@@ -236,10 +228,10 @@ class Observer:
 
 
 def gateway_status(
-    job: JobRecord, lease: Lease | None, registry_away: bool, unread_files: int = 0, unread_events: int = 0
+    job: JobRecord, lease: Lease | None, known: bool, unread_files: int = 0, unread_events: int = 0
 ) -> GatewayStatus:
-    """A gateway without its report; ``lease`` is None when it holds none, or when the registry is away."""
-    without = "unknown" if registry_away else "starting"
+    """A gateway without its report; ``lease`` is None when it holds none, or when that is not ``known``."""
+    without = "starting" if known else "unknown"
     return GatewayStatus(
         f"g{job.number}",
         "serving" if lease is not None else (without if job.running else "down"),

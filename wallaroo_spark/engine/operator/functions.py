@@ -1,4 +1,8 @@
-"""Functions of stages, run on whole batches as pandas DataFrames.
+"""The values that functions of stages are given and return. Pure.
+
+Source: ``docs/pipelines/engine.md#functions-of-stages``.
+
+Functions of stages, run on whole batches as pandas DataFrames.
 
 A function is given one row for each delivery and returns one row for each of them, with the index of the rows that it
 was given. Source: ``docs/pipelines/engine.md#functions-of-stages``.
@@ -13,18 +17,155 @@ from typing import Any
 
 import pandas as pd
 
-from wallaroo_spark.engine.operator.function_values import (
-    ResultError,
-    events_of,
-    given_event,
-    given_payload,
-    payload_of,
-)
-from wallaroo_spark.errors import one_line
+from wallaroo_spark.errors import LONGEST_REASON, bounded_reason, one_line, shown_error
+from wallaroo_spark.json_text import dump_json, load_json
 from wallaroo_spark.pipelines.controller.messages.events import DeliveryAcked, DeliveryNacked, Event
 from wallaroo_spark.pipelines.controller.messages.instructions import RunFunction
-from wallaroo_spark.pipelines.controller.messages.values import IN_SPARK, StreamOutput
+from wallaroo_spark.pipelines.controller.messages.values import (
+    IN_SPARK,
+    CloudEvent,
+    PartitionKey,
+    Payload,
+    StageDelivery,
+    StreamOutput,
+)
+from wallaroo_spark.pipelines.event_rules import EventProblem, attribute_text, exact_text, valid_event, valid_output
 from wallaroo_spark.pipelines.names import ROOT_EVENT
+from wallaroo_spark.pipelines.partitioning import partition_of
+
+JSON = "application/json"
+TEXT = "text/plain"
+_REQUIRED = ("id", "source", "type")
+
+
+class ResultError(Exception):
+    """A result of a function that cannot be used; it becomes the reason of a nack."""
+
+
+def given_payload(payload: Payload) -> Any:
+    """The output of a stage as a function is given it. Raises ValueError when its data is not of its content type."""
+    return _decoded(payload.data, payload.content_type)
+
+
+def given_event(event: CloudEvent) -> dict[str, Any]:
+    """An event as a function is given it: a dict of its attributes and ``data``.
+
+    Raises ValueError when the data is not of its ``datacontenttype``.
+    """
+    found: dict[str, Any] = {"id": event.id, "source": event.source, "type": event.type}
+    found.update(event.attributes)
+    found["data"] = None if event.data is None else _decoded(event.data, found.get("datacontenttype", ""))
+    return found
+
+
+def _decoded(data: bytes, content_type: str) -> Any:
+    """JSON as its value, text as str, all else as bytes."""
+    if not content_type:
+        return data
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind == JSON or kind.endswith("+json"):
+        return load_json(data)
+    return data.decode() if kind.startswith("text/") else data
+
+
+def is_absent(value: Any) -> bool:
+    """Whether a value of a result stands for none: None, NaN, NaT or NA."""
+    if value is None:
+        return True
+    return (isinstance(value, float) and value != value) or type(value).__name__ in ("NaTType", "NAType")
+
+
+def payload_of(value: Any, content_type: Any) -> Payload | None:
+    """The output that a function returned.
+
+    Raises :class:`ResultError` for one that no client could receive, and ValueError or TypeError for a value that is
+    not one of JSON.
+    """
+    if is_absent(value):
+        return None
+    data, kind = _encoded(value)
+    try:
+        return valid_output(Payload(data, kind if is_absent(content_type) else _text(content_type)))
+    except EventProblem as problem:
+        raise ResultError(f"the output {problem}") from None
+
+
+def _encoded(value: Any) -> tuple[bytes, str]:
+    """The bytes of a value, and the content type that it has by itself."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value), ""
+    if isinstance(value, str):
+        return _text(value).encode(), TEXT
+    return dump_json(value, _plain), JSON
+
+
+def _text(value: Any) -> str:
+    return exact_text(value if isinstance(value, str) else str(value))
+
+
+def _plain(value: Any) -> Any:
+    """A value of numpy as one of Python."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"a {type(value).__name__} is no value of JSON")
+
+
+def events_of(delivery: StageDelivery, partition: int, stream: str, partitions: int, value: Any) -> list[StreamOutput]:
+    """The stream outputs of one row for one stream: one for each partition, and an empty one if there is no event.
+
+    ``partition`` is that of the instance. An event without an id gets one that is the same when the function runs
+    again.
+    """
+    by_partition: dict[int, list[CloudEvent]] = {}
+    if not is_absent(value):
+        if isinstance(value, dict):
+            value = [value]
+        if not isinstance(value, list | tuple):
+            raise ResultError(
+                f"the events for stream {stream} are a {type(value).__name__}; return a list of dicts, one for each "
+                "event"
+            )
+        for number, one in enumerate(value):
+            event = _event(delivery, partition, stream, number, one)
+            by_partition.setdefault(partition_of(event, partitions), []).append(event)
+    if not by_partition:
+        return [StreamOutput(PartitionKey(stream, 0), ())]
+    return [
+        StreamOutput(PartitionKey(stream, partition), tuple(events))
+        for partition, events in sorted(by_partition.items())
+    ]
+
+
+def _event(delivery: StageDelivery, partition: int, stream: str, number: int, value: Any) -> CloudEvent:
+    if not isinstance(value, dict):
+        raise ResultError(
+            f"an event for stream {stream} is a {type(value).__name__}; return a dict with the attributes of the event "
+            "and its data"
+        )
+    given = {_text(name): one for name, one in value.items()}
+    given.pop("specversion", None)
+    instance = f"{partition}/{delivery.instance}"
+    given.setdefault("id", f"{delivery.pipeline}@{delivery.birth}:{instance}:{delivery.stage}:{stream}:{number}")
+    given.setdefault("source", delivery.pipeline)
+    for name in _REQUIRED:
+        if not isinstance(given.get(name), str) or not given[name]:
+            raise ResultError(f"an event for stream {stream} has no {name}; give it, as a text")
+    name, source, kind_of_event = (_text(given.pop(name)) for name in _REQUIRED)
+    data, kind = given.pop("data", None), ""
+    if data is not None:
+        data, kind = _encoded(data)
+    if kind and "datacontenttype" not in given:
+        given["datacontenttype"] = kind
+    try:
+        attributes = tuple((name, _attribute(one)) for name, one in given.items() if not is_absent(one))
+        return valid_event(CloudEvent(name, source, kind_of_event, data, attributes))
+    except EventProblem as problem:
+        raise ResultError(f"an event for stream {stream} {problem}") from None
+
+
+def _attribute(value: Any) -> str:
+    return attribute_text(_plain(value) if hasattr(value, "dtype") else value)
+
 
 log = one_line(logging.getLogger("wallaroo_spark.engine"))
 
@@ -36,10 +177,9 @@ CONTENT_TYPE = "content_type"
 """The column of a result with the content type of the output; it may be left out."""
 SHORTEST_DELAY = 1
 """Milliseconds before a failed delivery is tried again, at least: not in this turn, which would never end."""
-LONGEST_REASON = 1000
-"""The most characters of a reason; it becomes a part of the history. A choice."""
 
 StageFunction = Callable[[pd.DataFrame], Any]
+Passing = tuple[type[BaseException], ...]
 _loaded: dict[str, StageFunction] = {}
 """The functions of this process, by ``package.module:function``."""
 
@@ -65,7 +205,7 @@ def import_error(name: str) -> str:
     """Why this process cannot import a function; empty when it can. Nothing that its module raises passes through."""
     try:
         load_function(name)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         return _shown(error)
     return ""
 
@@ -80,7 +220,14 @@ def import_problem(name: str) -> str:
 
 
 class StageFunctions:
-    """Runs the functions of a task's turns."""
+    """Runs the functions of a task's turns.
+
+    Nothing that a function raises or returns passes through, except the errors of ``passing``: a Ctrl-C, where the
+    functions run in the process of a test.
+    """
+
+    def __init__(self, passing: Passing = (KeyboardInterrupt,)) -> None:
+        self._passing = passing
 
     def run(self, runs: Sequence[RunFunction], now: int) -> Sequence[Event]:
         """The results: one DeliveryAcked or DeliveryNacked for each run, in the same order.
@@ -94,62 +241,103 @@ class StageFunctions:
             stages.setdefault((run.delivery.pipeline, run.delivery.stage, run.function), []).append(place)
         results: list[Event | None] = [None] * len(runs)
         for places in stages.values():
-            for place, result in zip(places, _results([runs[place] for place in places]), strict=True):
+            for place, result in zip(places, self._results([runs[place] for place in places]), strict=True):
                 results[place] = result
         return [result for result in results if result is not None]
 
+    def _results(self, runs: Sequence[RunFunction]) -> list[Event]:
+        """The results of the runs of one stage."""
+        name = runs[0].function
+        if problem := import_problem(name):
+            log.error("stage %s: %s", _stage(runs[0]), problem)
+            return [_nack(run, problem) for run in runs]
+        return call_function(_loaded[name], runs, self._passing)
 
-def _results(runs: Sequence[RunFunction]) -> list[Event]:
-    """The results of the runs of one stage."""
-    name = runs[0].function
-    if problem := import_problem(name):
-        log.error("stage %s: %s", _stage(runs[0]), problem)
-        return [_nack(run, problem) for run in runs]
-    return call_function(_loaded[name], runs)
 
-
-def call_function(function: StageFunction, runs: Sequence[RunFunction]) -> list[Event]:
+def call_function(
+    function: StageFunction, runs: Sequence[RunFunction], passing: Passing = (KeyboardInterrupt,)
+) -> list[Event]:
     """The results of the runs of one stage: one DeliveryAcked or DeliveryNacked for each, in the same order."""
-    given: dict[int, dict[str, Any]] = {}
-    failed: dict[int, str] = {}
-    for place, run in enumerate(runs):
-        try:
-            given[place] = _row(run)
-        except ValueError as error:
-            failed[place] = f"an input cannot be read: {_shown(error)}"
-    acked = _call(function, runs, given, failed) if given else {}
-    if failed:
-        first = next(iter(failed.values()))
+    call = _FunctionCall(function, runs, passing)
+    call.rows(range(len(runs)))
+    if call.failed:
+        first = next(iter(call.failed.values()))
         log.warning(
             "function %s of stage %s failed for %s of %s rows: %s",
             runs[0].function,
             _stage(runs[0]),
-            len(failed),
+            len(call.failed),
             len(runs),
             first,
         )
-    return [acked[place] if place in acked else _nack(run, failed[place]) for place, run in enumerate(runs)]
+    return [
+        call.acked[place] if place in call.acked else _nack(run, call.failed[place]) for place, run in enumerate(runs)
+    ]
 
 
-def _call(
-    function: StageFunction, runs: Sequence[RunFunction], given: dict[int, dict[str, Any]], failed: dict[int, str]
-) -> dict[int, DeliveryAcked]:
-    """Call a function for all rows, and again for each row if that fails. Returns the acks by the place of the run."""
-    frame = _frame(runs[0], given)
-    try:
-        return _acks(runs, frame.index, function(frame), failed)
-    except Exception as error:
-        if len(given) == 1:
-            failed[frame.index[0]] = _shown(error)
-            return {}
-    found: dict[int, DeliveryAcked] = {}
-    for row, place in enumerate(given):
+class _FunctionCall:
+    """The call of a function for some runs, which are named by their places."""
+
+    def __init__(self, function: StageFunction, runs: Sequence[RunFunction], passing: Passing) -> None:
+        self._function = function
+        self._runs = runs
+        self._passing = passing
+        self.acked: dict[int, DeliveryAcked] = {}
+        self.failed: dict[int, str] = {}
+
+    def rows(self, places: Sequence[int]) -> None:
+        """Call the function for all rows, and again for each row if that fails.
+
+        Each call is given values of its own, decoded anew: a function may change what it is given.
+        """
+        given = self._given(places)
+        if not given:
+            return
+        index = pd.Index([*given])
         try:
-            alone = frame.iloc[[row]].copy()
-            found.update(_acks(runs, alone.index, function(alone), failed))
-        except Exception as error:
-            failed[place] = _shown(error)
-    return found
+            self._take(index, self._function(_frame(self._runs[0], given)))
+        except self._passing:
+            raise
+        except BaseException as error:
+            if len(given) == 1:
+                self.failed[index[0]] = _shown(error)
+                return
+        else:
+            return
+        for place in index.tolist():
+            self.rows([place])
+
+    def _given(self, places: Sequence[int]) -> dict[int, dict[str, Any]]:
+        given: dict[int, dict[str, Any]] = {}
+        for place in places:
+            try:
+                given[place] = _row(self._runs[place])
+            except Exception as error:
+                self.failed[place] = f"an input cannot be read: {_shown(error)}"
+        return given
+
+    def _take(self, index: pd.Index[Any], result: Any) -> None:
+        """Take a result. Raises :class:`ResultError` for one that cannot be used as a whole."""
+        columns = _result_columns(index, result)
+        outputs = columns.pop(OUTPUT, None)
+        types = columns.pop(CONTENT_TYPE, None)
+        targets = _target_columns(self._runs[index[0]], columns)
+        for at, place in enumerate(index.tolist()):
+            run = self._runs[place]
+            try:
+                kind = None if types is None else types[at]
+                output = None if outputs is None else payload_of(outputs[at], kind)
+                if output is None and run.output_required:
+                    raise ResultError("another stage needs the output of this one, and the function returned none")
+                streams: list[StreamOutput] = []
+                for stream, partitions, values in targets:
+                    streams += events_of(run.delivery, run.partition, stream, partitions, values[at])
+            except self._passing:
+                raise
+            except BaseException as error:
+                self.failed[place] = _shown(error)
+            else:
+                self.acked[place] = DeliveryAcked(None, IN_SPARK, run.delivery, output, tuple(streams))
 
 
 def _frame(run: RunFunction, given: dict[int, dict[str, Any]]) -> pd.DataFrame:
@@ -162,39 +350,13 @@ def _frame(run: RunFunction, given: dict[int, dict[str, Any]]) -> pd.DataFrame:
 
 
 def _row(run: RunFunction) -> dict[str, Any]:
-    """The row of a delivery. Raises ValueError for an input that is not as its content type says."""
+    """The row of a delivery, of new values. Raises ValueError for an input that is not as its content type says."""
     row: dict[str, Any] = {INSTANCE: run.delivery.instance}
     if run.root is not None:
         row[ROOT_EVENT] = given_event(run.root)
     for name, payload in run.outputs:
         row[name] = given_payload(payload)
     return row
-
-
-def _acks(
-    runs: Sequence[RunFunction], index: pd.Index[Any], result: Any, failed: dict[int, str]
-) -> dict[int, DeliveryAcked]:
-    """The acks of a result. Raises :class:`ResultError` for a result that cannot be used as a whole."""
-    columns = _result_columns(index, result)
-    outputs = columns.pop(OUTPUT, None)
-    types = columns.pop(CONTENT_TYPE, None)
-    targets = _target_columns(runs[index[0]], columns)
-    found: dict[int, DeliveryAcked] = {}
-    for at, place in enumerate(index):
-        run = runs[place]
-        try:
-            kind = None if types is None else types[at]
-            output = None if outputs is None else payload_of(outputs[at], kind)
-            if output is None and run.output_required:
-                raise ResultError("another stage needs the output of this one, and the function returned none")
-            streams: list[StreamOutput] = []
-            for stream, partitions, values in targets:
-                streams += events_of(run.delivery, run.partition, stream, partitions, values[at])
-        except Exception as error:
-            failed[place] = _shown(error)
-        else:
-            found[place] = DeliveryAcked(None, IN_SPARK, run.delivery, output, tuple(streams))
-    return found
 
 
 def _result_columns(index: pd.Index[Any], result: Any) -> dict[str, list[Any]]:
@@ -240,7 +402,7 @@ def _target_columns(run: RunFunction, columns: dict[str, list[Any]]) -> list[tup
 
 
 def _nack(run: RunFunction, reason: str) -> DeliveryNacked:
-    return DeliveryNacked(None, IN_SPARK, run.delivery, SHORTEST_DELAY, reason[:LONGEST_REASON])
+    return DeliveryNacked(None, IN_SPARK, run.delivery, SHORTEST_DELAY, bounded_reason(reason))
 
 
 def _stage(run: RunFunction) -> str:
@@ -248,4 +410,5 @@ def _stage(run: RunFunction) -> str:
 
 
 def _shown(error: BaseException) -> str:
-    return str(error) if isinstance(error, ResultError) else f"{type(error).__name__}: {error}"
+    text = shown_error(error, LONGEST_REASON)
+    return text.removeprefix(f"{ResultError.__name__}: ") if isinstance(error, ResultError) else text

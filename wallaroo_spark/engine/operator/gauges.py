@@ -1,4 +1,4 @@
-"""The gauges of a key after its turn: a small JSON object by which a reader sees the state without Spark. Pure.
+"""The gauges of a key after its turn, by which a reader sees the state without Spark. Pure.
 
 They travel in the row of the key's timer, so a batch has no further row for them, and land in the batch's manifest.
 Source: ``docs/pipelines/see.md#where-the-figures-come-from``.
@@ -6,90 +6,154 @@ Source: ``docs/pipelines/see.md#where-the-figures-come-from``.
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from typing import Any, TypeGuard
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from typing import Any
 
 from wallaroo_spark.engine.operator.turn import TurnResult
-from wallaroo_spark.pipelines.controller.instances import DEAD_LETTER
-from wallaroo_spark.pipelines.controller.messages.carried import AppendOutput, Carried
+from wallaroo_spark.observe.application import GroupStatus, KeyGauges, PartitionState, PipelineStatus, StageStatus
+from wallaroo_spark.observe.faces.as_json import record_to_json
+from wallaroo_spark.pipelines.controller.dead_letters import DEAD_LETTER
+from wallaroo_spark.pipelines.controller.messages.events import AppendOutput, Carried
 from wallaroo_spark.pipelines.controller.messages.instructions import (
     CarryOut,
+    DeliveryFailed,
     InstanceBegan,
     InstanceEnded,
+    Outcome,
     SkippedRecords,
     StoreOutput,
 )
+from wallaroo_spark.pipelines.controller.messages.values import OutputId, PartitionKey, StageDelivery
 from wallaroo_spark.pipelines.controller.stored.key_state import Group, Head, PipelineProgress
 
+LONGEST_REASON = 200
+"""The most characters of a reason. A choice: gauges have some hundred bytes; the history has the whole reason."""
 
-def turn_gauges(now: int, result: TurnResult) -> bytes | None:
-    """The gauges of a key as JSON; None for a result without the state of its key.
 
-    ``last`` and ``first`` are offsets, ``at`` is the time of the batch. ``groups`` and ``pipelines`` have the state
-    after the turn, and ``did`` what the turn itself has done, which a reader adds up over the committed batches.
-    """
+def turn_gauges(key: PartitionKey, now: int, result: TurnResult) -> bytes | None:
+    """The :class:`KeyGauges` of a key as JSON; None for a result without the state of its key."""
     head = result.head
     if head is None:
         return None
-    found: dict[str, Any] = {"at": now, "last": head.last, "first": head.first}
-    if head.groups:
-        found["groups"] = {name: _group(group) for name, group in head.groups.items()}
-    if head.pipelines:
-        found["pipelines"] = {name: _pipeline(head, one) for name, one in head.pipelines.items()}
-    if head.delayed:
-        found["delayed"] = len(head.delayed)
-    if did := _did(result):
-        found["did"] = did
-    return json.dumps(found, separators=(",", ":")).encode()
+    did = _Did(now, result)
+    groups = tuple(_group(head, name, group) for name, group in head.groups.items())
+    found = KeyGauges(
+        now / 1000,
+        PartitionState(*key, head.first, head.last, len(result.fresh), len(head.delayed), groups),
+        tuple(_pipeline(head, name, one, did) for name, one in head.pipelines.items()),
+    )
+    return json.dumps(record_to_json(found, sparse=True), separators=(",", ":")).encode()
 
 
-def _group(group: Group) -> dict[str, Any]:
-    """A group: its cursor, members, whether a delivery is open, and how often that was delivered."""
-    found = {"cursor": group.cursor, "members": len(group.members), "durable": group.durable}
-    if group.open is not None:
-        found |= {"open": True, "since": group.open.began_at, "attempts": group.open.attempts}
-    return found
+def _group(head: Head, name: str, group: Group) -> GroupStatus:
+    found = group.open
+    return GroupStatus(
+        name,
+        group.cursor,
+        max(0, head.last - group.cursor),
+        len(group.members),
+        group.durable,
+        found.attempts if found is not None else 0,
+        since=found.began_at / 1000 if found is not None else None,
+        paused=group.paused,
+        idle_since=group.idle_since / 1000 if group.idle_since else None,
+        overdue=sum(len(head.members[one].overdue) for one in group.members),
+        reason=group.reason[:LONGEST_REASON] if found is not None and found.attempts > 1 else "",
+        letters_refused=group.letters_refused,
+        refused_reason=group.refused_reason[:LONGEST_REASON],
+    )
 
 
-def _pipeline(head: Head, progress: PipelineProgress) -> dict[str, Any]:
-    """A pipeline: its cursor, active instances, and the queue and the members of each stage that takes members.
+class _Did:
+    """What a turn has done and, for deliveries that wait for their next attempt, what is left to do."""
 
-    A place in a queue whose instance has ended counts as waiting until the queue comes to it.
-    """
-    stages = {
-        name: {
-            "waiting": queue.tail - queue.head,
-            "running": sum(head.members[one].open for one in queue.members),
-            "members": len(queue.members),
-        }
-        for name, queue in progress.queues.items()
-    }
-    return {"cursor": progress.cursor, "active": progress.active, "most": progress.plan.max_parallel, "stages": stages}
+    def __init__(self, now: int, result: TurnResult) -> None:
+        self.counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        """The counts of each pipeline, by the name of its figure."""
+        self.done: Counter[tuple[str, str]] = Counter()
+        """Pipeline and stage → outputs."""
+        self.failed: defaultdict[tuple[str, str], list[DeliveryFailed]] = defaultdict(list)
+        """Pipeline and stage → failed deliveries."""
+        self.reasons: dict[str, str] = {}
+        """Pipeline → why an instance has failed."""
+        self.now = now / 1000
+        assert result.head is not None
+        delayed = (one for _, one in result.head.delayed if isinstance(one, StageDelivery))
+        self.retrying = Counter((one.pipeline, one.stage) for one in delayed)
+        """Pipeline and stage → deliveries that wait. Those of an instance that has ended wait until their time."""
+        for one in result.said:
+            match one:
+                case StoreOutput():
+                    self.done[one.delivery.pipeline, one.delivery.stage] += 1
+                case DeliveryFailed():
+                    self.failed[one.delivery.pipeline, one.delivery.stage].append(one)
+                case InstanceBegan():
+                    self.counts[one.pipeline]["began"] += 1
+                case InstanceEnded():
+                    self.counts[one.pipeline][one.outcome.value] += 1
+                    if one.outcome is Outcome.FAILED:
+                        self.reasons[one.pipeline] = one.reason[:LONGEST_REASON]
+                case SkippedRecords():
+                    self.counts[one.pipeline]["skipped"] += one.last - one.first + 1
+                case CarryOut() if pipeline := _dead_letter_of(one.message):
+                    self.counts[pipeline]["dead_letters"] += 1
+
+    def stages(self, pipeline: str) -> set[str]:
+        """The stages of a pipeline of which there is something to say."""
+        return {stage for of, stage in (*self.done, *self.failed, *self.retrying) if of == pipeline}
 
 
-def _is_dead_letter(message: Carried) -> TypeGuard[AppendOutput]:
-    return isinstance(message, AppendOutput) and message.output.place == DEAD_LETTER
+def _pipeline(head: Head, name: str, progress: PipelineProgress, did: _Did) -> PipelineStatus:
+    counts: Mapping[str, Any] = did.counts[name]
+    stages = {stage: _queue(head, progress, stage) for stage in progress.queues.keys() | did.stages(name)}
+    return PipelineStatus(
+        name,
+        active=progress.active,
+        lag=max(0, head.last - progress.cursor),
+        done_at=did.now if counts.get("done") else None,
+        failed_at=did.now if counts.get("failed") else None,
+        reason=did.reasons.get(name, ""),
+        stages=tuple(_with_ends(stages[stage], (name, stage), did) for stage in sorted(stages)),
+        **counts,
+    )
 
 
-def _did(result: TurnResult) -> dict[str, Any]:
-    """The number of appended records, and for each pipeline of begun and ended instances, outputs and dead letters."""
-    pipelines: dict[str, dict[str, Any]] = {}
+def _queue(head: Head, progress: PipelineProgress, stage: str) -> StageStatus:
+    """The queue and the members of a stage. A place whose instance has ended counts until the queue comes to it."""
+    queue = progress.queues.get(stage)
+    if queue is None:
+        return StageStatus(stage)
+    members = [head.members[one] for one in queue.members]
+    return StageStatus(
+        stage,
+        members=len(members),
+        waiting=queue.tail - queue.head,
+        running=sum(one.open for one in members),
+        places=sum(one.limit for one in members),
+        overdue=sum(len(one.overdue) for one in members),
+    )
 
-    def count(pipeline: str, name: str, number: int = 1) -> None:
-        counts = pipelines.setdefault(pipeline, {})
-        counts[name] = counts.get(name, 0) + number
 
-    for one in result.said:
-        if isinstance(one, StoreOutput):
-            stages = pipelines.setdefault(one.delivery.pipeline, {}).setdefault("stages", {})
-            stages[one.delivery.stage] = stages.get(one.delivery.stage, 0) + 1
-        elif isinstance(one, InstanceBegan):
-            count(one.pipeline, "began")
-        elif isinstance(one, InstanceEnded):
-            count(one.pipeline, one.outcome.value)
-        elif isinstance(one, SkippedRecords):
-            count(one.pipeline, "skipped", one.last - one.first + 1)
-        elif isinstance(one, CarryOut) and _is_dead_letter(one.message):
-            count(one.message.output.delivery.pipeline, "dead_letters")
-    found: dict[str, Any] = {"records": len(result.fresh)} if result.fresh else {}
-    return found | ({"pipelines": pipelines} if pipelines else {})
+def _with_ends(stage: StageStatus, place: tuple[str, str], did: _Did) -> StageStatus:
+    """A stage with the ends of its deliveries in this turn."""
+    stage = dataclasses.replace(stage, done=did.done[place], retrying=did.retrying[place])
+    if not (failed := did.failed.get(place)):
+        return stage
+    worst = min(failed, key=lambda one: (one.began_at, -one.attempts))
+    return dataclasses.replace(
+        stage,
+        failed=len(failed),
+        failing_since=worst.began_at / 1000,
+        failed_at=did.now,
+        attempts=worst.attempts,
+        reason=worst.reason[:LONGEST_REASON],
+    )
+
+
+def _dead_letter_of(message: Carried) -> str:
+    """The pipeline whose dead letter a message has; empty for any other message."""
+    output = message.output if isinstance(message, AppendOutput) else None
+    return output.delivery.pipeline if isinstance(output, OutputId) and output.place == DEAD_LETTER else ""

@@ -8,7 +8,7 @@ crosses two processes, so each entry is read and written at most once in a batch
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,9 +17,21 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessor, StatefulProcessorHandle
 
+from wallaroo_spark.engine.failures.isolation import FailedRows, RememberedRuns, failing
+from wallaroo_spark.engine.failures.set_aside import NOTHING, SetAside
 from wallaroo_spark.engine.operator.functions import StageFunctions
 from wallaroo_spark.engine.operator.rows import OutputRow, output_rows
-from wallaroo_spark.engine.operator.turn import DEFAULT_LIMITS, InputRow, PartitionTable, TurnLimits, take_turn
+from wallaroo_spark.engine.operator.turn import (
+    DEFAULT_LIMITS,
+    FunctionRunner,
+    InputRow,
+    PartitionTable,
+    TurnLimits,
+    TurnResult,
+    in_order,
+    take_turn,
+)
+from wallaroo_spark.errors import CheckpointError, PipelineError
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.controller.stored.seen_ids import SeenCache
 from wallaroo_spark.storage.locations import Location
@@ -51,28 +63,37 @@ def stream_table(folder: Location, stream: str) -> PartitionTable:
 
 
 def run_keys(
-    events: DataFrame, folder: Location, open_table: OpenTable = stream_table, limits: TurnLimits = DEFAULT_LIMITS
+    events: DataFrame,
+    folder: Location,
+    open_table: OpenTable = stream_table,
+    limits: TurnLimits = DEFAULT_LIMITS,
+    aside: SetAside = NOTHING,
 ) -> DataFrame:
     """The outputs of a streaming query's events: rows of INPUT in, rows of OUTPUT out.
 
-    ``folder`` is the application's folder as tasks open it. The query has to run with the RocksDB state store.
+    ``folder`` is the application's folder as tasks open it, and ``aside`` what the query goes on without. The query has
+    to run with the RocksDB state store.
     """
     grouped = events.withColumn(NOW, F.unix_millis(F.current_timestamp())).groupBy(*KEY)
-    processor = make_processor(folder, open_table, limits)
+    processor = make_processor(folder, open_table, limits, aside)
     return grouped.transformWithStateInPandas(processor, OUTPUT_DDL, "Append", "None")
 
 
 def make_processor(
-    folder: Location, open_table: OpenTable = stream_table, limits: TurnLimits = DEFAULT_LIMITS
+    folder: Location,
+    open_table: OpenTable = stream_table,
+    limits: TurnLimits = DEFAULT_LIMITS,
+    aside: SetAside = NOTHING,
 ) -> StatefulProcessor:
     """The processor for rows of INPUT that also have the column :data:`NOW`, grouped by :data:`KEY`."""
-    return KeyProcessor(folder, open_table, limits)
+    return KeyProcessor(folder, open_table, limits, aside)
 
 
 class KeyProcessor(StatefulProcessor):
     """Takes the turns of the keys of one task."""
 
-    def __init__(self, folder: Location, open_table: OpenTable, limits: TurnLimits) -> None:
+    def __init__(self, folder: Location, open_table: OpenTable, limits: TurnLimits, aside: SetAside) -> None:
+        self._aside = aside
         self._folder = folder
         self._open_table = open_table
         self._limits = limits
@@ -81,7 +102,8 @@ class KeyProcessor(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Called once in each task."""
         self._entries = StateEntries(handle.getMapState("entries", "k binary", "v binary"))
-        self._functions = StageFunctions()
+        # Spark ends a task by killing its process, so nothing that a function raises is meant for the task.
+        self._functions = StageFunctions(passing=())
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[pd.DataFrame]:
         """Take the turn of one key."""
@@ -92,14 +114,52 @@ class KeyProcessor(StatefulProcessor):
             values = (frame[name].tolist() for name in _ORDER)
             events += (InputRow(*row) for row in zip(*values, strict=True))
             now = max(now, int(frame[NOW].max()))
-        table = self._table(partition_key.stream)
-        cache = _caches.setdefault(str(self._folder), SeenCache())
         with without_collections():
-            result = take_turn(partition_key, now, events, self._entries, table, self._functions, self._limits, cache)
+            try:
+                result, found = self._turn(partition_key, now, events, self._aside, self._functions)
+            except (CheckpointError, OSError):
+                # Files cannot be read. No row is the reason, and the same batch may succeed later.
+                raise
+            except Exception as error:
+                self._note(partition_key, now, events, error)
+                result, found = self._turn(partition_key, now, events, self._aside, self._functions)
             self._entries.write(result.changes)
-            found = [*output_rows(partition_key, now, result)]
         for row in found:
             yield as_frame(partition_key, row)
+
+    def _turn(
+        self, key: PartitionKey, now: int, rows: Sequence[InputRow], aside: SetAside, functions: FunctionRunner
+    ) -> tuple[TurnResult, list[OutputRow]]:
+        cache = _caches.setdefault(str(self._folder), SeenCache())
+        table = self._table(key.stream)
+        result = take_turn(key, now, rows, self._entries, table, functions, self._limits, cache, aside)
+        return result, [*output_rows(key, now, result)]
+
+    def _note(self, key: PartitionKey, now: int, rows: Sequence[InputRow], error: Exception) -> None:
+        """Write a note of each row, or instance, at which a turn fails, and raise an error that names them.
+
+        Returns when the turn succeeds now, and when it fails without any row and any instance.
+        """
+        rows = sorted(rows, key=in_order)
+        functions = RememberedRuns(self._functions)
+
+        def again(some: Sequence[InputRow], aside: SetAside) -> None:
+            self._turn(key, now, some, aside, functions)
+
+        found = failing(key, now, rows, self._entries, self._aside, again)
+        if not found:
+            return
+        notes, events = FailedRows(self._folder), {row[:4]: row.event for row in rows}
+        for one in found:
+            notes.write(one, events.get(one.row))
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        raise PipelineError(
+            f"{key}: a task cannot process {str(found[0])[:400]}{more}: {found[0].error[:300]}; report this error, and "
+            "set the events aside with `wallaroo-spark pipelines set-aside`: the application goes on without them when "
+            "it is started again",
+            code="row-failed",
+            rows=[one.name for one in found],
+        ) from error
 
     def _table(self, stream: str) -> PartitionTable:
         table = self._tables.get(stream)

@@ -1,4 +1,9 @@
-"""The instructions of a turn as rows of OUTPUT. Pure.
+"""Columns of the outputs of a turn, as Arrow IPC streams. Pure.
+
+Each builder takes values in order and keeps them as columns, because a turn may have 100,000 of them.
+Source: ``docs/pipelines/engine.md#the-operator``.
+
+The instructions of a turn as rows of OUTPUT. Pure.
 
 A kind has one row, or several of about :data:`BODY_BYTES` each where a turn has much; their bodies stand in order.
 Source: ``docs/pipelines/engine.md#the-operator``.
@@ -6,41 +11,169 @@ Source: ``docs/pipelines/engine.md#the-operator``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
-from wallaroo_spark.engine.operator.bodies import HistoryStep, columns, history_batches, ipc_stream
+import pyarrow as pa
+
 from wallaroo_spark.engine.operator.gauges import turn_gauges
 from wallaroo_spark.engine.operator.turn import TurnResult
 from wallaroo_spark.pipelines.controller.messages.events import CarriedIn
 from wallaroo_spark.pipelines.controller.messages.instructions import (
     AnswerRequest,
-    AppendRecords,
     CarryOut,
     DeliverInputs,
     DeliverRecords,
+    DeliveryFailed,
     EndSubscription,
     ForgetRecords,
+    InstanceBegan,
+    InstanceEnded,
     Instruction,
     RefuseRequest,
+    SkippedRecords,
     StoreOutput,
+    StorePointer,
     WarnClient,
     WithdrawDelivery,
 )
 from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, PartitionKey
 from wallaroo_spark.pipelines.controller.stored.encoding import encode
-from wallaroo_spark.streams.rows import HISTORY, INPUT, OUTBOX, OutputKind, Rank
-from wallaroo_spark.streams.tables.conversion import as_rows
+from wallaroo_spark.streams.rows import HISTORY, INPUT, OUTBOX, HistoryKind, OutputKind, Rank
+from wallaroo_spark.streams.tables.delta import as_rows
+
+HistoryStep = DeliveryFailed | InstanceBegan | InstanceEnded | SkippedRecords | StoreOutput | StorePointer
+"""The instructions that are rows of the history."""
+
+
+def ipc_stream(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> bytes:
+    """Batches as the bytes of one Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    body: bytes = sink.getvalue().to_pybytes()
+    return body
+
+
+def columns(schema: pa.Schema, rows: int, **values: Sequence[Any]) -> pa.RecordBatch:
+    """A batch of some columns of a schema; the other ones are null."""
+    arrays = [
+        pa.array(values[field.name], field.type) if field.name in values else pa.nulls(rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def micros(times: Iterable[int]) -> list[int]:
+    """Milliseconds as microseconds, the unit of the columns."""
+    return [time * 1000 for time in times]
+
+
+def history_batches(partition: int, now: int, steps: Sequence[HistoryStep]) -> Iterable[pa.RecordBatch]:
+    """The rows of the history, a batch for each kind; the rows of a kind are in order."""
+    by_kind: dict[type, list[Any]] = {}
+    for step in steps:
+        by_kind.setdefault(type(step), []).append(step)
+    for kind, of_kind in by_kind.items():
+        name, values = _STEPS[kind]
+        rows = len(of_kind)
+        yield columns(HISTORY, rows, partition=[partition] * rows, kind=[name] * rows, **values(of_kind, now))
+
+
+def _began(steps: Sequence[InstanceBegan], now: int) -> dict[str, Sequence[Any]]:
+    return {
+        "pipeline": [step.pipeline for step in steps],
+        "instance": [step.instance for step in steps],
+        "birth": [step.birth for step in steps],
+        "at": micros(step.at for step in steps),
+        "version": [step.version for step in steps],
+    }
+
+
+def _output(steps: Sequence[StoreOutput], now: int) -> dict[str, Sequence[Any]]:
+    return {
+        "pipeline": [step.delivery.pipeline for step in steps],
+        "instance": [step.delivery.instance for step in steps],
+        "birth": [step.delivery.birth for step in steps],
+        "at": micros(step.ended_at for step in steps),
+        "stage": [step.delivery.stage for step in steps],
+        "began_at": micros(step.began_at for step in steps),
+        "output": [None if step.output is None else step.output.data for step in steps],
+        "content_type": [None if step.output is None else step.output.content_type for step in steps],
+    }
+
+
+def _nacked(steps: Sequence[DeliveryFailed], now: int) -> dict[str, Sequence[Any]]:
+    return {
+        "pipeline": [step.delivery.pipeline for step in steps],
+        "instance": [step.delivery.instance for step in steps],
+        "at": micros([now] * len(steps)),
+        "birth": [step.delivery.birth for step in steps],
+        "stage": [step.delivery.stage for step in steps],
+        "attempts": [step.attempts for step in steps],
+        "reason": [step.reason or None for step in steps],
+    }
+
+
+def _pointer(steps: Sequence[StorePointer], now: int) -> dict[str, Sequence[Any]]:
+    return {
+        "pipeline": [step.output.delivery.pipeline for step in steps],
+        "instance": [step.output.delivery.instance for step in steps],
+        "birth": [step.output.delivery.birth for step in steps],
+        "at": micros([now] * len(steps)),
+        "stage": [step.output.delivery.stage for step in steps],
+        "target_stream": [step.target.stream for step in steps],
+        "target_partition": [step.target.partition for step in steps],
+        "offsets": [step.offsets for step in steps],
+        "reason": [step.reason or None for step in steps],
+    }
+
+
+def _ended(steps: Sequence[InstanceEnded], now: int) -> dict[str, Sequence[Any]]:
+    return {
+        "pipeline": [step.pipeline for step in steps],
+        "instance": [step.instance for step in steps],
+        "birth": [step.birth for step in steps],
+        "at": micros(step.at for step in steps),
+        "began_at": micros(step.began_at for step in steps),
+        "outcome": [step.outcome.value for step in steps],
+        "reason": [step.reason or None for step in steps],
+    }
+
+
+def _skipped(steps: Sequence[SkippedRecords], now: int) -> dict[str, Sequence[Any]]:
+    return {
+        "pipeline": [step.pipeline for step in steps],
+        "instance": [step.first for step in steps],
+        "at": micros([now] * len(steps)),
+        "offsets": [(step.first, step.last) for step in steps],
+    }
+
+
+_STEPS: dict[type, tuple[HistoryKind, Any]] = {
+    InstanceBegan: (HistoryKind.BEGAN, _began),
+    StoreOutput: (HistoryKind.OUTPUT, _output),
+    DeliveryFailed: (HistoryKind.NACKED, _nacked),
+    StorePointer: (HistoryKind.POINTER, _pointer),
+    InstanceEnded: (HistoryKind.ENDED, _ended),
+    SkippedRecords: (HistoryKind.SKIPPED, _skipped),
+}
+
 
 BODY_BYTES = 8 << 20
 """A body is closed when its values have about this many bytes. A choice: a row crosses two processes as a whole."""
+ATTACHED_BYTES = 32 << 20
+"""The most bytes of records that the deliveries of a turn carry; gateways read those of the others from the table.
+
+A choice: each group has a copy, and there may be many."""
 ROW_BYTES = 100
 """Bytes of a row beside its payload, about. A choice; it bounds the number of rows of a body."""
 NO_READER = "driver"
 """The gateway of the driver's own requests; nobody reads its answers."""
 
 T = TypeVar("T")
-_ForGateway = (
+ForGateway = (
     DeliverRecords | DeliverInputs | WithdrawDelivery | EndSubscription | AnswerRequest | RefuseRequest | WarnClient
 )
 
@@ -49,7 +182,6 @@ class OutputRow(NamedTuple):
     """One row of OUTPUT without its key."""
 
     kind: OutputKind
-    """The kind."""
     target: str
     """The gateway of a message; empty for all other kinds."""
     first: int | None
@@ -59,27 +191,24 @@ class OutputRow(NamedTuple):
     rows: int
     """Number of rows in the body."""
     body: bytes | None
-    """The body."""
 
 
 def output_rows(key: PartitionKey, now: int, result: TurnResult) -> Iterator[OutputRow]:
     """The rows of a turn. There is always one of the kind TIMER: the key's timer and gauges after it."""
     steps: list[HistoryStep] = []
     carried: list[CarryOut] = []
-    outbox: dict[str, list[_ForGateway]] = {}
+    outbox: dict[str, list[ForGateway]] = {}
     forgotten: int | None = None
     for one in result.said:
         if isinstance(one, HistoryStep):
             steps.append(one)
         elif isinstance(one, CarryOut):
             carried.append(one)
-        elif isinstance(one, _ForGateway):
-            outbox.setdefault(gateway_of(one), []).append(one)
         elif isinstance(one, ForgetRecords):
             forgotten = one.first
         else:
-            # The records are taken from the result as a whole.
-            assert isinstance(one, AppendRecords), one
+            assert isinstance(one, ForGateway), one
+            outbox.setdefault(gateway_of(one), []).append(one)
     outbox.pop(NO_READER, None)
     if forgotten is not None:
         yield OutputRow(OutputKind.FORGET, "", forgotten, None, 0, None)
@@ -90,12 +219,17 @@ def output_rows(key: PartitionKey, now: int, result: TurnResult) -> Iterator[Out
     encoded = [(one, encode(CarriedIn(key, one.sequence, one.message))) for one in carried]
     for some in _parts(encoded, lambda pair: len(pair[1])):
         yield OutputRow(OutputKind.CARRIED, "", None, None, len(some), _carried_body(key, some))
+    room = ATTACHED_BYTES
     for gateway, messages in sorted(outbox.items()):
-        packed = [(encode(one), _attached(one, result)) for one in messages]
+        packed = []
+        for one in messages:
+            records = _attached(one, result, room)
+            room -= len(records or b"")
+            packed.append((encode(one), records))
         for few in _parts(packed, lambda pair: len(pair[0]) + len(pair[1] or b"")):
             body = columns(OUTBOX, len(few), instruction=[one for one, _ in few], records=[one for _, one in few])
             yield OutputRow(OutputKind.OUTBOX, gateway, None, None, len(few), ipc_stream([body], OUTBOX))
-    yield OutputRow(OutputKind.TIMER, "", result.armed, None, 0, turn_gauges(now, result))
+    yield OutputRow(OutputKind.TIMER, "", result.armed, None, 0, turn_gauges(key, now, result))
 
 
 def gateway_of(one: Instruction) -> str:
@@ -107,19 +241,20 @@ def gateway_of(one: Instruction) -> str:
 
 
 def _records(first: int, now: int, records: Sequence[CloudEvent]) -> Iterator[OutputRow]:
-    for part in _parts(records, lambda record: len(record.data or b"")):
+    for part in _parts(records, lambda record: record.size):
         batch = as_rows(first, part, now)
         last = first + len(part) - 1
         yield OutputRow(OutputKind.RECORDS, "", first, last, len(part), ipc_stream([batch], batch.schema))
         first = last + 1
 
 
-def _attached(one: _ForGateway, result: TurnResult) -> bytes | None:
-    """The records of a delivery, if this batch has all of them."""
+def _attached(one: ForGateway, result: TurnResult, room: int) -> bytes | None:
+    """The records of a delivery, if this batch has all of them and they are not more than ``room`` bytes."""
     if not isinstance(one, DeliverRecords) or one.first < result.fresh_from:
         return None
     begin = one.first - result.fresh_from
-    return encode(tuple(result.fresh[begin : begin + one.last - one.first + 1]))
+    records = tuple(result.fresh[begin : begin + one.last - one.first + 1])
+    return encode(records) if sum(record.size for record in records) <= room else None
 
 
 def _carried_body(key: PartitionKey, encoded: Sequence[tuple[CarryOut, bytes]]) -> bytes:

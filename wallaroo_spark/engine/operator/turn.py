@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
+from wallaroo_spark.engine.failures.set_aside import NOTHING, SetAside
 from wallaroo_spark.errors import PipelineError
 from wallaroo_spark.pipelines.controller.controller import KeyController
-from wallaroo_spark.pipelines.controller.messages.events import Event, RecordsRead
+from wallaroo_spark.pipelines.controller.messages.events import DeliveryAcked, Event, RecordsRead
 from wallaroo_spark.pipelines.controller.messages.instructions import (
     ArmTimer,
     Instruction,
@@ -20,7 +21,6 @@ from wallaroo_spark.pipelines.controller.messages.instructions import (
     RunFunction,
 )
 from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, PartitionKey
-from wallaroo_spark.pipelines.controller.stored.encoding import decode
 from wallaroo_spark.pipelines.controller.stored.entries import Changes, Stored
 from wallaroo_spark.pipelines.controller.stored.key_state import Head
 from wallaroo_spark.pipelines.controller.stored.seen_ids import SeenCache
@@ -44,8 +44,10 @@ class InputRow(NamedTuple):
 class PartitionTable(Protocol):
     """The committed records of one stream."""
 
-    def read(self, partition: int, first: int, last: int) -> tuple[int, Sequence[CloudEvent]]:
-        """The records of a range, or the first of them.
+    def read(
+        self, partition: int, first: int, last: int, *, most_bytes: int | None = None
+    ) -> tuple[int, Sequence[CloudEvent]]:
+        """The records of a range, or the first of them: at least one, and not many behind ``most_bytes``.
 
         Returns the offset of the first one, which is greater than ``first`` when retention has removed records.
         """
@@ -96,13 +98,17 @@ def take_turn(
     functions: FunctionRunner,
     limits: TurnLimits = DEFAULT_LIMITS,
     cache: SeenCache | None = None,
+    aside: SetAside = NOTHING,
 ) -> TurnResult:
     """Take the turn of a key; ``cache`` belongs to the process and to one application.
 
+    ``aside`` is what the query goes on without.
+
     Raises :class:`PipelineError` for an event that only a defect can cause.
     """
-    events: list[Event] = [decode(row.event) for row in sorted(rows, key=_place) if row.event is not None]
-    controller = KeyController(key, now, stored, cache)
+    given = (aside.event(key, in_order(row), row.event) for row in sorted(rows, key=in_order) if row.event is not None)
+    events = [event for event in given if event is not None]
+    controller = KeyController(key, now, stored, cache, aside.instances.get(key, {}))
     said: list[Instruction] = []
     budget = _Budget(limits)
     while True:
@@ -112,7 +118,7 @@ def take_turn(
             if isinstance(one, RunFunction):
                 runs.append(one)
             elif isinstance(one, ReadRecords):
-                answers.append(_read(key, one, table, controller.fresh_from - 1))
+                answers.append(_read(key, one, table, controller.fresh_from - 1, budget.bytes))
             elif not isinstance(one, ArmTimer):
                 said.append(one)
         if runs:
@@ -133,11 +139,14 @@ def take_turn(
     )
 
 
-def _place(row: InputRow) -> tuple[int, str, int, int]:
+def in_order(row: InputRow) -> tuple[int, str, int, int]:
+    """The key by which rows are sorted."""
     return row[:4]
 
 
-def _read(key: PartitionKey, question: ReadRecords, table: PartitionTable, committed: int) -> RecordsRead:
+def _read(
+    key: PartitionKey, question: ReadRecords, table: PartitionTable, committed: int, most_bytes: int
+) -> RecordsRead:
     """Read records behind a cursor. They are of earlier batches, because the controller has those of this batch."""
     last = min(question.first + question.limit - 1, committed)
     if question.first > last:
@@ -146,7 +155,7 @@ def _read(key: PartitionKey, question: ReadRecords, table: PartitionTable, commi
             f"{committed}; this is a defect, report it",
             code="pipeline-state",
         )
-    first, records = table.read(key.partition, question.first, last)
+    first, records = table.read(key.partition, question.first, last, most_bytes=most_bytes)
     if not records and first <= last:
         raise PipelineError(
             f"{key}: records {question.first} to {last} are not in the table of {key.stream}; restore its files",
@@ -164,6 +173,11 @@ class _Budget:
         self._records, self._bytes = limits
 
     @property
+    def bytes(self) -> int:
+        """The bytes that are left, 1 at least."""
+        return max(1, self._bytes)
+
+    @property
     def is_spent(self) -> bool:
         return self._records <= 0 or self._bytes <= 0
 
@@ -171,4 +185,7 @@ class _Budget:
         for answer in answers:
             if isinstance(answer, RecordsRead):
                 self._records -= len(answer.records)
-                self._bytes -= sum(len(record.data or b"") for record in answer.records)
+                self._bytes -= sum(record.size for record in answer.records)
+            elif isinstance(answer, DeliveryAcked):
+                self._bytes -= len(answer.output.data) if answer.output is not None else 0
+                self._bytes -= sum(record.size for one in answer.stream_outputs for record in one.records)

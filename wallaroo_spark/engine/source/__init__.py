@@ -7,6 +7,6 @@ from __future__ import annotations
 
 from wallaroo_spark.engine.source.datasource import MAX_ROWS, PipelinesDataSource, register
 from wallaroo_spark.engine.source.inputs import InboxCleaner
-from wallaroo_spark.engine.source.offsets import InputOffset
+from wallaroo_spark.engine.source.plan import InputOffset
 
 __all__ = ["MAX_ROWS", "InboxCleaner", "InputOffset", "PipelinesDataSource", "register"]

@@ -1,22 +1,187 @@
-"""``format("wallaroo_pipelines")``: the inputs of an application as a stream of rows.
+"""Reads the rows of a planned batch in an executor. Source: ``docs/pipelines/engine.md#the-source``.
+
+The stream reader: it plans batches in its own process beside the driver, and reads them in executors.
+
+Source: ``docs/pipelines/engine.md#the-source`` and ``docs/spark.md``.
+
+``format("wallaroo_pipelines")``: the inputs of an application as a stream of rows.
 
 Source: ``docs/pipelines/engine.md#the-source``.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from wallaroo_spark.engine.source.reader import InputReader
-from wallaroo_spark.errors import ConfigurationError
-from wallaroo_spark.slots.data_sources import registered
+from wallaroo_spark.engine.source.inputs import BatchContent, InputFiles, UnreadFile
+from wallaroo_spark.engine.source.plan import InputOffset, MadeRows, next_offset
+from wallaroo_spark.errors import CheckpointError, ConfigurationError, one_line
+from wallaroo_spark.runtime.data_sources import registered
 from wallaroo_spark.storage.locations import Location, for_tasks
-from wallaroo_spark.streams.rows import INPUT_DDL
+from wallaroo_spark.streams.batch_outputs import BatchOutputs, OutputFile
+from wallaroo_spark.streams.inbox import InboxReader
+from wallaroo_spark.streams.rows import INPUT, INPUT_DDL
+
+ROWS_A_TASK = 25_000
+"""The number of rows from which a batch is read by another task. A choice: a task takes some 30 ms to begin, and rows
+are divided by key afterwards in any case."""
+_COLUMNS = pa.schema([pa.field(column.name, column.type) for column in INPUT])
+"""INPUT as Spark wants it from a source: every column is nullable."""
+
+
+@dataclass
+class InputRows(InputPartition):
+    """The rows that one task reads. Spark sends this to an executor."""
+
+    location: Location
+    """The application's folder, as tasks open it."""
+    files: tuple[UnreadFile, ...] = ()
+    """Files of gateways."""
+    carried: tuple[OutputFile, ...] = ()
+    """Files of carried messages."""
+    made: tuple[MadeRows, ...] = ()
+    """Rows that stand in no file."""
+
+
+def divided(location: Location, content: BatchContent) -> list[InputRows]:
+    """Divide a batch among tasks; none for an empty batch."""
+    tasks: list[InputRows] = []
+    room = 0
+    for rows, part in _parts(location, content):
+        if not tasks or rows > room:
+            tasks.append(InputRows(location))
+            room = ROWS_A_TASK
+        task = tasks[-1]
+        task.files, task.carried, task.made = (
+            task.files + part.files,
+            task.carried + part.carried,
+            task.made + part.made,
+        )
+        room -= rows
+    return tasks
+
+
+def read_rows(task: InputRows) -> Iterator[pa.RecordBatch]:
+    """Iterate over the rows of a task."""
+    inbox, outputs = InboxReader(task.location), BatchOutputs(task.location)
+    for one in task.made:
+        yield _as_batch(one)
+    for file in task.carried:
+        for batch in outputs.open(file):
+            yield _as_source(batch)
+    for unread in task.files:
+        for batch in inbox.read(unread.gateway, unread.generation, unread.file):
+            yield _as_source(batch)
+
+
+def _parts(location: Location, content: BatchContent) -> Iterator[tuple[int, InputRows]]:
+    for made in content.made:
+        yield len(made.partitions), InputRows(location, made=(made,))
+    for carried in content.carried:
+        yield carried.rows, InputRows(location, carried=(carried,))
+    for unread in content.files:
+        yield unread.file.rows, InputRows(location, files=(unread,))
+
+
+def _as_batch(made: MadeRows) -> pa.RecordBatch:
+    rows = len(made.partitions)
+    columns = [
+        pa.repeat(pa.scalar(made.stream, pa.string()), rows),
+        pa.array(made.partitions, pa.int32()),
+        pa.repeat(pa.scalar(int(made.rank), pa.int32()), rows),
+        pa.repeat(pa.scalar(made.origin, pa.string()), rows),
+        pa.repeat(pa.scalar(made.sequence, pa.int64()), rows),
+        pa.repeat(pa.scalar(0, pa.int32()), rows),
+        pa.repeat(pa.scalar(made.event, pa.binary()), rows),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=_COLUMNS)
+
+
+def _as_source(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(batch.columns, schema=_COLUMNS)
+
+
+log = one_line(logging.getLogger("wallaroo_spark.engine.source"))
+
+PATIENCE_SECONDS = 60.0
+"""How long planning is repeated while the file system reports errors, before the query ends. A choice."""
+RETRY_SECONDS = 1.0
+"""Shortest time between two such repetitions. A choice."""
+_LASTING = ("inbox-missing", "inbox-lost", "checkpoint-damaged", "checkpoint-version")
+"""Codes of errors that no repetition changes."""
+
+
+class InputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans and reads the batches of the application at ``location``; at most some ``max_rows`` events a batch."""
+
+    def __init__(self, location: Location, max_rows: int) -> None:
+        self._location, self._max_rows = location, max_rows
+        self._failing_since: float | None = None
+        self._again_at = 0.0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"location": self._location, "max_rows": self._max_rows}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        InputReader.__init__(self, state["location"], state["max_rows"])
+
+    @cached_property
+    def _files(self) -> InputFiles:
+        return InputFiles(self._location)
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Nothing is read yet."""
+        return InputOffset().to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """No limit of Spark's: the option ``maxRows`` bounds a batch."""
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Nothing to prepare: such a run ends once nothing is left to do; timers of a later time stay armed."""
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """The end of the next batch; ``start`` itself when there is nothing to read.
+
+        An error of the file system that may pass is logged, for a minute at most; then it is raised.
+        """
+        now = time.monotonic()
+        if self._failing_since is not None and now < self._again_at:
+            return start
+        before = InputOffset.from_json(start)
+        try:
+            end = next_offset(before, self._files.look(before), self._max_rows)
+        except CheckpointError as error:
+            self._failing_since = now if self._failing_since is None else self._failing_since
+            if error.code in _LASTING or now - self._failing_since >= PATIENCE_SECONDS:
+                raise
+            self._again_at = now + RETRY_SECONDS
+            log.warning("batches are planned once the files of the application can be read: %s", error)
+            return start
+        self._failing_since = None
+        return start if end is before else end.to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The parts of a batch, a task for each. The offsets alone decide what they are."""
+        content = self._files.content(InputOffset.from_json(start), InputOffset.from_json(end))
+        return divided(self._location, content)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one part."""
+        assert isinstance(partition, InputRows)
+        return read_rows(partition)
+
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,7 +245,7 @@ def register(spark: SparkSession, location: Location) -> DataStreamReader:
     with _registering:
         _locations[folder] = in_tasks
         known = dict(_locations)
-        name = registered(spark, PipelinesDataSource.name(), lambda name: _source_with(known, name))
+        name = registered(spark, PipelinesDataSource.name(), known, _source_with)
         return spark.readStream.format(name).option("folder", folder)
 
 

@@ -9,26 +9,25 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from wallaroo_spark.checkpoint import CheckpointFiles
-from wallaroo_spark.checkpoint.glance import Glance
-from wallaroo_spark.engine.source.offsets import InputOffset
+from wallaroo_spark.checkpoint import CheckpointFiles, CommitFollower
 from wallaroo_spark.engine.source.plan import (
+    InputOffset,
     Inputs,
     MadeRows,
+    UpcomingTimes,
     carried_batches,
     declared,
     declared_versions,
     due_timers,
     holes,
+    occurrences,
     read_files,
+    unclaimed,
 )
-from wallaroo_spark.engine.source.schedules import UpcomingTimes, occurrences
 from wallaroo_spark.errors import CheckpointError
 from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
-from wallaroo_spark.sidecar.listing import PACE_SECONDS
 from wallaroo_spark.storage.locations import Location, within
-from wallaroo_spark.streams.batch_outputs.files import Manifest, OutputFile
-from wallaroo_spark.streams.batch_outputs.store import BatchOutputs
+from wallaroo_spark.streams.batch_outputs import BatchOutputs, Manifest, OutputFile
 from wallaroo_spark.streams.inbox import InboxFile, InboxPosition, InboxReader, Unread
 from wallaroo_spark.streams.places import CHECKPOINT
 from wallaroo_spark.streams.rows import OutputKind
@@ -38,11 +37,9 @@ class UnreadFile(NamedTuple):
     """A file of a gateway that a batch reads."""
 
     gateway: str
-    """The gateway."""
     generation: int
     """The generation of the gateway."""
     file: InboxFile
-    """The file."""
 
 
 class BatchContent(NamedTuple):
@@ -67,7 +64,7 @@ class InputFiles:
         self._inbox = InboxReader(location)
         self._schemas = SchemaStore(location)
         self._outputs = BatchOutputs(location)
-        self._commits = CommitLook(CheckpointFiles(within(location, CHECKPOINT)))
+        self._commits = CommitFollower(CheckpointFiles(within(location, CHECKPOINT)))
         self._manifests: dict[int, Manifest] = {}
         self._versions: dict[int, StoredSchema] = {}
         self._timer: tuple[int, int | None] = -1, None
@@ -77,16 +74,19 @@ class InputFiles:
     def look(self, start: InputOffset) -> Inputs:
         """Return all that a batch behind ``start`` could read now."""
         unread = self._unread(start)
-        committed = self._commits.newest()
+        # A gateway accepts events for a stream once it has seen its version, so a version that an event needs is listed
+        # when the schema is listed after the event's file.
+        schema = self._schemas.seen_version(fresh=any(files for one in unread.values() for files in one.values()))
+        # The number of the batch that applies a version must be right: events wait for what this batch carries.
+        committed = self._commits.newest(fresh=schema > start.schema)
         carried = {} if committed is None else self._carried(start.batch, committed)
         return Inputs(
             time.time_ns() // 1_000_000,
             unread,
-            carried,
+            {batch: sum(file.rows for file in files) for batch, files in carried.items()},
+            {batch: sum(file.bytes for file in files) for batch, files in carried.items()},
             None if committed is None else self._first_timer(committed),
-            # A gateway accepts events for a stream once it has seen its version, so a version that an event needs is
-            # listed when the schema is listed after the event's file.
-            self._schemas.seen_version(fresh=any(files for one in unread.values() for files in one.values())),
+            schema,
             self._first_occurrence(start),
         )
 
@@ -102,12 +102,14 @@ class InputFiles:
         ]
         if end.batch >= 0:
             made += due_timers(self._manifest(end.batch).timers, end)
-        made += occurrences(self._version(start.schema), self._version(end.schema), start.time, end.time)
+        made += occurrences(self._version, start.calendar, end.calendar)
         return BatchContent(tuple(self._planned(start, end)), tuple(carried), tuple(made))
 
     def _unread(self, start: InputOffset) -> Mapping[str, Unread]:
-        """The unread files. Raises :class:`CheckpointError` when one is missing in a second listing, too."""
+        """The unread files. Raises :class:`CheckpointError` when one, or a claim, is missing in a second listing."""
         unread = self._inbox.unread(start.inbox)
+        if lost := unclaimed(start, unread):
+            self._inbox.require_claims(lost)
         if not holes(start, unread):
             return unread
         unread = self._inbox.unread(start.inbox, fresh=True)
@@ -129,19 +131,16 @@ class InputFiles:
                 found.append(UnreadFile(one.gateway, one.generation, files[sequence]))
         return found
 
-    def _carried(self, after: int, committed: int) -> dict[int, int]:
-        """The number of carried messages of each batch behind ``after``; forgets manifests that are not needed."""
+    def _carried(self, after: int, committed: int) -> dict[int, Sequence[OutputFile]]:
+        """The carried messages of each batch behind ``after``; forgets manifests that are not needed."""
         self._manifests = {batch: kept for batch, kept in self._manifests.items() if batch >= min(after, committed)}
-        return {
-            batch: sum(file.rows for file in self._manifest(batch).of(OutputKind.CARRIED))
-            for batch in range(after + 1, committed + 1)
-        }
+        return {batch: [*self._manifest(batch).of(OutputKind.CARRIED)] for batch in range(after + 1, committed + 1)}
 
     def _first_occurrence(self, start: InputOffset) -> int | None:
         """The first time of a schedule behind an offset."""
-        key = start.schema, start.time
+        key = start.schema, start.calendar.time
         if self._occurrence[0] != key:
-            self._occurrence = key, self._upcoming.first(self._version(start.schema), start.time)
+            self._occurrence = key, self._upcoming.first(self._version(start.schema), start.calendar.time)
         return self._occurrence[1]
 
     def _first_timer(self, batch: int) -> int | None:
@@ -169,33 +168,6 @@ class InputFiles:
             self._versions = {kept: one for kept, one in self._versions.items() if kept >= number - 1}
             self._versions[number] = self._schemas.version(number) if number else StoredSchema()
         return self._versions[number]
-
-
-class CommitLook:
-    """The newest committed batch of a query, by a look that is cheap to repeat.
-
-    On a file system that is not local the answer is up to a quarter of a second old.
-    """
-
-    def __init__(self, files: CheckpointFiles) -> None:
-        self._files = files
-        self._glance = Glance(files)
-        self._known: int | None = None
-        self._failed = False
-        self._again_at = 0.0
-
-    def newest(self) -> int | None:
-        """Return the newest committed batch; None before the first."""
-        if self._glance.cheap():
-            if self._failed or self._glance.changed():
-                # After an error the log is read again, also when it has not changed since.
-                self._failed = True
-                self._known = self._files.committed()
-                self._failed = False
-        elif time.monotonic() >= self._again_at:
-            self._known = self._files.committed()
-            self._again_at = time.monotonic() + PACE_SECONDS
-        return self._known
 
 
 class InboxCleaner:

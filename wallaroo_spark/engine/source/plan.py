@@ -1,29 +1,95 @@
-"""Decides what the next batch reads, and what a planned batch consists of. Pure: no file, clock or Spark.
+"""The source's offset, as it stands in Spark's offset log.
+
+Source: ``docs/pipelines/engine.md#the-source``.
+
+Decides what the next batch reads, and what a planned batch consists of. Pure: no file, clock or Spark.
 
 An offset alone, with the one before it, determines the content of a batch, because a batch may run again in another
 process. Source: ``docs/pipelines/engine.md#the-source``.
+
+The events of schedules: which are due in a batch, and when the next one is. Pure.
+
+A schedule whose time zone this machine does not know has no times; :func:`zone_problems` names it.
+Source: ``docs/pipelines/schema.md#schedules``.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from wallaroo_spark.engine.source.offsets import InputOffset
-from wallaroo_spark.pipelines.controller.messages.events import PartitionDeclared
-from wallaroo_spark.pipelines.controller.messages.plans import PartitionPlan, partition_plan
-from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
+from wallaroo_spark.errors import CheckpointError
+from wallaroo_spark.pipelines.controller.messages.events import PartitionDeclared, RecordsPublished
+from wallaroo_spark.pipelines.controller.messages.plans import partition_plans
+from wallaroo_spark.pipelines.controller.messages.values import Durability, PartitionKey, ReplyTo
 from wallaroo_spark.pipelines.controller.stored.encoding import encode
-from wallaroo_spark.pipelines.declarations import PipelineDeclaration, StreamDeclaration
+from wallaroo_spark.pipelines.cron import newest_time, next_time, zone_problem
+from wallaroo_spark.pipelines.declarations import ScheduleDeclaration, StreamDeclaration
+from wallaroo_spark.pipelines.names import ObjectKey
+from wallaroo_spark.pipelines.partitioning import partition_of
+from wallaroo_spark.pipelines.schedules import occurrence
 from wallaroo_spark.pipelines.schema.store import StoredSchema
-from wallaroo_spark.streams.inbox import InboxFile, InboxPosition, Unread
+from wallaroo_spark.streams.inbox import DRIVER, InboxFile, InboxPosition, Unread, positions_of
 from wallaroo_spark.streams.rows import Rank
 
+
+class Calendar(NamedTuple):
+    """Up to where the events of schedules are made."""
+
+    time: int = 0
+    """Milliseconds since 1970 UTC."""
+    schema: int = 0
+    """The version of the schema whose schedules were followed until then."""
+
+
+@dataclass(frozen=True)
+class InputOffset:
+    """How far the inputs of an application are read. Two equal offsets are the same text in Spark's log."""
+
+    inbox: Mapping[str, InboxPosition] = field(default_factory=lambda: MappingProxyType({}))
+    """The last file that is read of each gateway."""
+    batch: int = -1
+    """The newest batch whose carried messages are read; its manifest has the timers. -1 before the first batch."""
+    time: int = 0
+    """The time up to which timers are due, in milliseconds since 1970 UTC."""
+    schema: int = 0
+    """The version of the schema; 0 before the first."""
+    applied: int = -1
+    """The batch that applied this version; -1 for the first. Its carried messages are read before events of gateways
+    and of schedules: with them a partition that was added learns what the others know."""
+    calendar: Calendar = Calendar()
+    """It stays behind ``time`` and ``schema`` in a batch that takes no events, because of ``applied``."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the offset as JSON values."""
+        inbox = {gateway: self.inbox[gateway]._asdict() for gateway in sorted(self.inbox)}
+        numbers = {name: getattr(self, name) for name in _NUMBERS}
+        return {"inbox": inbox, "calendar": self.calendar._asdict(), **numbers}
+
+    @classmethod
+    def from_json(cls, value: Any) -> InputOffset:
+        """Decode :meth:`to_json`. Raises :class:`CheckpointError` for anything else."""
+        try:
+            calendar = Calendar(**{name: int(number) for name, number in value["calendar"].items()})
+            numbers = {name: int(value[name]) for name in _NUMBERS}
+            return cls(positions_of(value["inbox"]), calendar=calendar, **numbers)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CheckpointError(
+                f"the offset {str(value)[:200]} is not one of the source wallaroo_pipelines ({error!r}); restore the "
+                "checkpoint, or use the release that wrote it",
+                code="checkpoint-damaged",
+            ) from error
+
+
+_NUMBERS = ("batch", "time", "schema", "applied")
 MOST_VERSIONS = 50
 """The most versions of the schema that one batch applies. A choice that bounds the work of a batch."""
+BATCH_BYTES = 64 << 20
+"""Bytes of events of gateways and of carried messages from which a batch takes no more. A choice: all of them may be of
+one key, whose turn has them in memory several times."""
 TIMER_AGAIN_MILLIS = 100
 """Time after which a batch is planned again for a timer that was due in an earlier batch and is still armed.
 
@@ -41,21 +107,21 @@ class Inputs:
     """The files behind the position, by gateway and generation; claims were listed before files."""
     carried: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
     """The number of carried messages of each committed batch behind the offset's ``batch``."""
+    carried_bytes: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
+    """Their bytes."""
     first_timer: int | None = None
     """The earliest armed timer after the newest committed batch; None when no timer is armed."""
     schema: int = 0
     """The newest version of the schema, listed after the inbox."""
     first_occurrence: int | None = None
-    """The earliest occurrence of a schedule behind the offset's ``time``; None without a schedule."""
+    """The earliest occurrence of a schedule behind the offset's ``calendar``; None without a schedule."""
 
 
 class ReadFiles(NamedTuple):
     """Files of one gateway that a batch reads; all are of one generation."""
 
     gateway: str
-    """The gateway."""
     generation: int
-    """The generation."""
     first: int
     """The first file's number."""
     last: int
@@ -68,9 +134,7 @@ class MadeRows(NamedTuple):
     stream: str
     """Name of the stream as ``namespace/name``."""
     partitions: tuple[int, ...]
-    """The partitions."""
     rank: Rank
-    """The rank of the rows."""
     origin: str
     """Their origin."""
     sequence: int
@@ -79,24 +143,31 @@ class MadeRows(NamedTuple):
     """The encoded event; None where only time has passed."""
 
 
-def next_offset(start: InputOffset, inputs: Inputs, max_rows: int) -> InputOffset:
+def next_offset(start: InputOffset, inputs: Inputs, max_rows: int, max_bytes: int = BATCH_BYTES) -> InputOffset:
     """The end of the next batch; ``start`` itself when there is nothing to read.
 
-    ``max_rows`` bounds the events of gateways and the carried messages together, except that a batch reads at least one
-    file of gateways and the messages of at least one batch, if there are any.
+    ``max_rows`` and ``max_bytes`` bound the events of gateways and the carried messages together, except that a batch
+    reads at least one file of gateways and the messages of at least one batch, if there are any.
     """
+    room = _Room(max_rows, max_bytes)
     schema = inputs.schema
     if start.schema:
         schema = min(max(schema, start.schema), start.schema + MOST_VERSIONS)
-    batch, carried = _carried(start.batch, inputs.carried, max_rows)
-    # Events may need the newest version, so they wait until it is applied.
-    unread = inputs.unread if schema >= inputs.schema else {}
-    inbox = _inbox(start, unread, max_rows - carried)
+    batch = _carried(start.batch, inputs, room)
+    carried = not room.untouched
+    applied = start.applied
+    if start.schema and schema > start.schema:
+        applied = max(inputs.carried, default=start.batch) + 1
+    # Events may need the newest version, so they wait until it is applied, and until the partitions that it adds have
+    # heard what the others know.
+    ready = schema >= inputs.schema and batch >= applied
+    inbox = _inbox(start, inputs.unread if ready else {}, room)
     time = max(start.time, inputs.now)
-    due = _timer_due(start.time, inputs) or (inputs.first_occurrence is not None and inputs.first_occurrence <= time)
-    if not (carried or due or inbox != start.inbox or schema > start.schema):
+    calendar = Calendar(time, schema) if ready else start.calendar
+    due = inputs.first_occurrence is not None and inputs.first_occurrence <= calendar.time
+    if not (carried or due or _timer_due(start.time, inputs) or inbox != start.inbox or schema > start.schema):
         return start
-    return InputOffset(inbox, batch, time, schema)
+    return InputOffset(inbox, batch, time, schema, applied, calendar)
 
 
 def holes(start: InputOffset, unread: Mapping[str, Unread]) -> list[tuple[str, int, int]]:
@@ -113,6 +184,11 @@ def holes(start: InputOffset, unread: Mapping[str, Unread]) -> list[tuple[str, i
             first = _first_sequence(at, generation)
             found.append((gateway, generation, first + len(files)))
     return found
+
+
+def unclaimed(start: InputOffset, unread: Mapping[str, Unread]) -> dict[str, InboxPosition]:
+    """The positions whose generation, and every newer one, has no claim: gateways that may have lost their inbox."""
+    return {gateway: at for gateway, at in start.inbox.items() if at.generation and not unread.get(gateway)}
 
 
 def read_files(start: InputOffset, end: InputOffset) -> list[ReadFiles]:
@@ -152,7 +228,7 @@ def declared_versions(start: InputOffset, end: InputOffset) -> list[tuple[int, i
 
 def declared(before: StoredSchema, after: StoredSchema) -> Iterator[MadeRows]:
     """The rows of the partitions whose declaration differs in two versions; a removed stream is declared as None."""
-    known, wanted = _plans(before), _plans(after)
+    known, wanted = partition_plans(before.objects.values()), partition_plans(after.objects.values())
     for stream in sorted(known.keys() | wanted.keys()):
         count, plan = wanted.get(stream, (0, None))
         known_count, known_plan = known.get(stream, (0, None))
@@ -162,23 +238,32 @@ def declared(before: StoredSchema, after: StoredSchema) -> Iterator[MadeRows]:
             yield MadeRows(stream, tuple(partitions), Rank.DECLARED, "schema", after.version, event)
 
 
-def _plans(schema: StoredSchema) -> dict[str, tuple[int, PartitionPlan]]:
-    """For each stream the number of its partitions and the plan of each of them."""
-    streams = [one for one in schema.objects.values() if isinstance(one, StreamDeclaration)]
-    pipelines: dict[str, list[PipelineDeclaration]] = {one.key.path: [] for one in streams}
-    for one in schema.objects.values():
-        if isinstance(one, PipelineDeclaration):
-            pipelines.setdefault(one.input_key.path, []).append(one)
-    partitions = {one.key: one.partitions for one in streams}
-    return {one.key.path: (one.partitions, partition_plan(one, pipelines[one.key.path], partitions)) for one in streams}
+class _Room:
+    """The part of a batch's limits that is left."""
+
+    def __init__(self, rows: int, bytes: int) -> None:
+        self._rows, self._bytes = rows, bytes
+        self.untouched = True
+
+    def has(self, rows: int, bytes: int) -> bool:
+        """Whether so much may be read, too."""
+        return rows <= self._rows and bytes <= self._bytes
+
+    def take(self, rows: int, bytes: int) -> None:
+        """So much is read."""
+        self._rows, self._bytes, self.untouched = self._rows - rows, self._bytes - bytes, self.untouched and not rows
 
 
-def _carried(after: int, carried: Mapping[int, int], max_rows: int) -> tuple[int, int]:
-    """The newest batch whose carried messages fit, and the number of messages; at least one batch with messages."""
-    batch, rows = after, 0
-    while (count := carried.get(batch + 1)) is not None and not (rows and rows + count > max_rows):
-        batch, rows = batch + 1, rows + count
-    return batch, rows
+def _carried(after: int, inputs: Inputs, room: _Room) -> int:
+    """The newest batch whose carried messages have room; at least one batch with messages."""
+    batch = after
+    while (count := inputs.carried.get(batch + 1)) is not None:
+        size = inputs.carried_bytes.get(batch + 1, 0)
+        if count and not room.untouched and not room.has(count, size):
+            break
+        batch += 1
+        room.take(count, size)
+    return batch
 
 
 def _timer_due(time: int, inputs: Inputs) -> bool:
@@ -190,7 +275,7 @@ def _timer_due(time: int, inputs: Inputs) -> bool:
     return set_back or first > time or inputs.now >= time + TIMER_AGAIN_MILLIS
 
 
-def _inbox(start: InputOffset, unread: Mapping[str, Unread], max_rows: int) -> dict[str, InboxPosition]:
+def _inbox(start: InputOffset, unread: Mapping[str, Unread], room: _Room) -> dict[str, InboxPosition]:
     """The positions after the batch. The gateways take turns, a file each, so none of them waits for the others."""
     ends = dict(start.inbox)
     waiting: dict[str, tuple[int, list[InboxFile]]] = {}
@@ -198,13 +283,13 @@ def _inbox(start: InputOffset, unread: Mapping[str, Unread], max_rows: int) -> d
         generation, files = _next_generation(start.inbox.get(gateway, InboxPosition()), unread[gateway])
         if files:
             waiting[gateway] = generation, files[::-1]
-    rows, taken = 0, False
+    taken = False
     while waiting:
         for gateway, (generation, files) in list(waiting.items()):
-            if taken and rows + files[-1].rows > max_rows:
+            if taken and not room.has(files[-1].rows, files[-1].bytes):
                 return ends
-            file = files.pop()
-            rows, taken = rows + file.rows, True
+            file, taken = files.pop(), True
+            room.take(file.rows, file.bytes)
             ends[gateway] = InboxPosition(generation, file.sequence)
             if not files:
                 del waiting[gateway]
@@ -239,3 +324,78 @@ def _first_sequence(at: InboxPosition, generation: int) -> int:
 def _key(text: str) -> PartitionKey:
     stream, _, partition = text.rpartition("/")
     return PartitionKey(stream, int(partition))
+
+
+class UpcomingTimes:
+    """The next time of each schedule; a time is computed once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], tuple[int, int | None]] = {}
+
+    def first(self, schema: StoredSchema, after: int) -> int | None:
+        """The earliest time of a schedule behind ``after``, in milliseconds since 1970 UTC; None without one."""
+        wanted = {(one.cron, one.time_zone) for one in _schedules(schema).values() if not zone_problem(one.time_zone)}
+        self._known = {times: self._next(times, after) for times in wanted}
+        return min((following for _, following in self._known.values() if following is not None), default=None)
+
+    def _next(self, times: tuple[str, str], after: int) -> tuple[int, int | None]:
+        known = self._known.get(times)
+        if known is not None and known[0] <= after and (known[1] is None or after < known[1]):
+            return known
+        return after, next_time(*times, after)
+
+
+def occurrences(version: Callable[[int], StoredSchema], start: Calendar, end: Calendar) -> Iterator[MadeRows]:
+    """The events of a batch, between the calendars of its offsets; at most one for each schedule.
+
+    Of several times of a schedule only the newest counts. ``version`` returns a version of the schema, an empty one for
+    0. A schedule that is new, or has other times, begins when the first version with it was applied.
+    """
+    schema = version(end.schema)
+    for key, schedule in sorted(_schedules(schema).items()):
+        stream = schema.objects.get(schedule.target_key)
+        if not isinstance(stream, StreamDeclaration) or zone_problem(schedule.time_zone):
+            continue
+        since = _since(key, version, start, end)
+        at = newest_time(schedule.cron, schedule.time_zone, since, end.time) if since < end.time else None
+        if at is not None:
+            yield _row(schedule, stream, at)
+
+
+def _since(key: ObjectKey, version: Callable[[int], StoredSchema], start: Calendar, end: Calendar) -> int:
+    """The time behind which the times of a schedule count."""
+    first = version(end.schema)
+    for number in range(end.schema - 1, start.schema - 1, -1):
+        before = version(number)
+        if _times(before, key) != _times(first, key):
+            return round(first.applied_at * 1000)
+        first = before
+    return start.time
+
+
+def _times(schema: StoredSchema, key: ObjectKey) -> tuple[str, str] | None:
+    schedule = _schedules(schema).get(key)
+    return None if schedule is None else (schedule.cron, schedule.time_zone)
+
+
+def zone_problems(schema: StoredSchema) -> list[str]:
+    """A sentence for each schedule that this machine cannot follow."""
+    return [
+        f"schedule {key.path} has no times: {problem}, or install its zones on this machine with: pip install tzdata"
+        for key, one in sorted(_schedules(schema).items())
+        if (problem := zone_problem(one.time_zone))
+    ]
+
+
+def _row(schedule: ScheduleDeclaration, stream: StreamDeclaration, at: int) -> MadeRows:
+    event = occurrence(schedule, at)
+    # The answer has no reader, so the controller is told to send none.
+    published = RecordsPublished(ReplyTo(DRIVER, 0, 0), (event,), Durability.RECEIVED)
+    partition = partition_of(event, stream.partitions)
+    origin = f"schedule/{schedule.key.path}"
+    return MadeRows(stream.key.path, (partition,), Rank.RECEIVED, origin, at, encode(published))
+
+
+def _schedules(schema: StoredSchema) -> dict[ObjectKey, ScheduleDeclaration]:
+    """The schedules of streams; those of exchanges are the gateways'."""
+    return {key: one for key, one in schema.objects.items() if isinstance(one, ScheduleDeclaration) and one.stream}

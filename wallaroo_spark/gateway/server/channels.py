@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
 
 from wallaroo_spark.api import pipelines_pb2 as pb
-from wallaroo_spark.gateway.cloud_events import event_size
-from wallaroo_spark.gateway.refusals import Refused
+from wallaroo_spark.errors import one_line
+from wallaroo_spark.gateway.limits import Refused
 from wallaroo_spark.gateway.server.gateway import Gateway
+from wallaroo_spark.gateway.state.calls import ToInbox
 from wallaroo_spark.gateway.state.members import JoinedMember, RecordsToGive, group_messages
-from wallaroo_spark.gateway.state.requests import ToInbox
 
+log = one_line(logging.getLogger("wallaroo_spark.gateway"))
 _FIRST_ROWS = 16
 """The records of a delivery that are read first, when their size is not known. A choice: events have 3 MiB at most."""
 _READ_PARTS = 4
@@ -50,11 +53,12 @@ class MemberChannel:
             await self._context.send_initial_metadata(())
             await self._serve(member, messages, tasks)
         finally:
+            # Before anything is awaited: a client that goes while its channel ends cancels this task at any await.
+            del gateway.rules_changed[self]
+            gateway.add(gateway.core.leave(member))
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            del gateway.rules_changed[self]
-            gateway.add(gateway.core.leave(member))
 
     async def _serve(
         self, member: JoinedMember, messages: AsyncIterator[Any], tasks: list[asyncio.Future[Any]]
@@ -87,6 +91,8 @@ class MemberChannel:
     async def _read(self, member: JoinedMember, messages: AsyncIterator[Any]) -> None:
         gateway = self._gateway
         async for message in messages:
+            if reason := member.nack_reason(message):
+                log.info("%s", reason)
             gateway.add(member.client(message, gateway.core.schema, self._may_publish))
             while member.full:
                 self._taken.clear()
@@ -99,7 +105,8 @@ class MemberChannel:
         finished = False
         while not finished:
             self._wake.clear()
-            given = member.take()
+            given = member.take(time.monotonic())
+            self._gateway.add(member.take_events())
             self._taken.set()
             if isinstance(given, RecordsToGive):
                 await self._give(member, given)
@@ -131,7 +138,7 @@ class MemberChannel:
                     await self._context.write(message)
                 sent = True
             if records:
-                size = sum(map(event_size, records)) / len(records)
+                size = sum(record.size for record in records) / len(records)
                 rows = max(1, min(limits.records, int(_READ_PARTS * limits.part_bytes / size)))
             at = last + 1
 

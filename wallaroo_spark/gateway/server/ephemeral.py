@@ -9,13 +9,12 @@ from typing import Any
 from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.api import pipelines_pb2_grpc as rpc
 from wallaroo_spark.gateway.cloud_events import event_of
-from wallaroo_spark.gateway.refusals import Refused, invalid
+from wallaroo_spark.gateway.limits import Refused, invalid
 from wallaroo_spark.gateway.server.answers import explained, first_message, token_of
 from wallaroo_spark.gateway.server.gateway import Gateway
 from wallaroo_spark.gateway.server.peers import after, forward_one, forward_stream, forwarded
-from wallaroo_spark.gateway.server.services import FIRST_SECONDS
-from wallaroo_spark.gateway.state.access import PUBLISH, SUBSCRIBE
 from wallaroo_spark.gateway.state.endpoints import Consumer, EndpointCall
+from wallaroo_spark.gateway.state.schema_view import PUBLISH, SUBSCRIBE
 from wallaroo_spark.pipelines.names import name_problem
 
 
@@ -89,9 +88,13 @@ class EndpointsService(rpc.EndpointsServicer):
     async def Call(self, messages: AsyncIterator[pb.CallMessage], context: Any) -> None:  # the name of the interface
         """Call an endpoint."""
         gateway, token = self._gateway, token_of(context)
-        gateway.check_token(token)
-        first = await first_message(messages, FIRST_SECONDS)
-        gateway.check(token, PUBLISH, "Endpoint", first.endpoint)
+        first = await first_message(messages)
+
+        def check() -> None:
+            gateway.check(token, PUBLISH, "Endpoint", first.endpoint)
+            gateway.core.schema.endpoint(first.endpoint)
+
+        check()
         declared = gateway.core.schema.endpoint(first.endpoint)
         path = declared.key.path
         gateway.require_life()
@@ -110,13 +113,17 @@ class EndpointsService(rpc.EndpointsServicer):
 
         single = (declared.input == "single", declared.output == "single")
         begun = gateway.endpoints.call(path, first.event, single, changed)
+        gateway.rules_changed[begun] = _ending(check, begun.end)
         reading = asyncio.ensure_future(self._read(begun, messages, wake, room))
         try:
             await self._answer(begun, reading, wake, context)
         finally:
+            # Before anything is awaited: a client that goes while its channel ends cancels this task at any await.
+            del gateway.rules_changed[begun]
+            left = context.time_remaining()
+            gateway.endpoints.hang_up(begun, late=left is not None and left <= 0)
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
-            gateway.endpoints.hang_up(begun)
 
     async def _read(
         self, call: EndpointCall, messages: AsyncIterator[pb.CallMessage], wake: asyncio.Event, room: asyncio.Event
@@ -154,8 +161,7 @@ class EndpointsService(rpc.EndpointsServicer):
     async def Serve(self, messages: AsyncIterator[pb.ServeMessage], context: Any) -> None:  # the name of the interface
         """Serve an endpoint."""
         gateway, token = self._gateway, token_of(context)
-        gateway.check_token(token)
-        first = await first_message(messages, FIRST_SECONDS)
+        first = await first_message(messages)
 
         def check() -> None:
             gateway.check(token, SUBSCRIBE, "Endpoint", first.endpoint)
@@ -181,10 +187,11 @@ class EndpointsService(rpc.EndpointsServicer):
             await context.send_initial_metadata(())
             await self._give_calls(consumer, reading, wake, context)
         finally:
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
+            # Before anything is awaited, as above.
             del gateway.rules_changed[consumer]
             gateway.endpoints.leave(consumer)
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
 
     async def _read_answers(
         self, consumer: Consumer, messages: AsyncIterator[pb.ServeMessage], wake: asyncio.Event

@@ -13,33 +13,24 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
-from wallaroo_spark.background_tasks import BackgroundTasks
-from wallaroo_spark.checkpoint.glance import GLANCE_SECONDS
-from wallaroo_spark.columnar import find_messages
 from wallaroo_spark.errors import CheckpointError, PipelineError, one_line
+from wallaroo_spark.event_loop import BackgroundTasks
 from wallaroo_spark.gateway.cloud_events import to_wire
-from wallaroo_spark.gateway.connectors.door import ConnectorDoor
 from wallaroo_spark.gateway.files import ApplicationFiles
 from wallaroo_spark.gateway.inbox_queue import InboxQueue
-from wallaroo_spark.gateway.limits import GatewayLimits
-from wallaroo_spark.gateway.refusals import Refused, busy, ends
-from wallaroo_spark.gateway.server.file_calls import FileCalls
+from wallaroo_spark.gateway.limits import ByteBudget, GatewayLimits, Refused, busy, ends
+from wallaroo_spark.gateway.server.answers import FileCalls
 from wallaroo_spark.gateway.server.peers import Peers, moving
-from wallaroo_spark.gateway.state.access import AccessRules
-from wallaroo_spark.gateway.state.byte_budget import ByteBudget
+from wallaroo_spark.gateway.state.calls import ToInbox
 from wallaroo_spark.gateway.state.core import GatewayCore
 from wallaroo_spark.gateway.state.endpoints import Endpoints
-from wallaroo_spark.gateway.state.exchange_times import ExchangeTimes
-from wallaroo_spark.gateway.state.exchanges import Exchanges
+from wallaroo_spark.gateway.state.exchanges import Exchanges, ExchangeTimes
 from wallaroo_spark.gateway.state.figures import GatewayFigures
-from wallaroo_spark.gateway.state.requests import ToInbox
-from wallaroo_spark.gateway.state.schema_view import SchemaView
+from wallaroo_spark.gateway.state.schema_view import AccessRules, SchemaView
 from wallaroo_spark.pipelines.controller.messages.instructions import DeliverInputs, DeliverRecords
 
 log = one_line(logging.getLogger("wallaroo_spark.gateway"))
 
-POLL_SECONDS = 0.5
-"""Seconds between two looks at the commit log where a look is not cheap. A choice, as that of publishers."""
 FOLLOW_SECONDS = 1.0
 """Seconds between two looks at the schema and the tokens. A choice: it is the delay of a revocation, below a lease."""
 RULES_SECONDS = 10.0
@@ -73,7 +64,6 @@ class Gateway:
         self.addresses = addresses
         """The addresses of the live gateways."""
         self.core = GatewayCore(name, 0, SchemaView(), limits)
-        self.door = ConnectorDoor(limits, lambda: self.core, lambda: self.access, time.time, find_messages)
         ephemeral = ByteBudget(limits.ephemeral_bytes)
         self.exchanges = Exchanges(limits, random.choice, ephemeral)
         self.endpoints = Endpoints(limits, ephemeral)
@@ -107,7 +97,6 @@ class Gateway:
     def end(self, reason: str) -> None:
         """End every call and channel with ``UNAVAILABLE``."""
         self.core.end(reason)
-        self.door.end(reason)
         self.queue.end(ends(reason))
         for receiver in self.exchanges.receivers:
             receiver.end(ends(reason))
@@ -158,8 +147,8 @@ class Gateway:
     def _counted_refusals(self) -> Iterator[None]:
         try:
             yield
-        except Refused:
-            self.figures.counts["tokens-refused"] += 1
+        except Refused as refused:
+            self.figures.token(str(refused), time.monotonic())
             raise
 
     def report(self) -> dict[str, Any]:
@@ -172,6 +161,8 @@ class Gateway:
             "oldest_request": figures.oldest_call(now),
             "deliveries": sum(member.open_deliveries for member in core.joined),
             "queued": len(queue),
+            "refused_age": figures.refused_age(now),
+            "refused_reason": figures.refused_reason,
             "open_stages": figures.oldest_deliveries(core.joined, now),
             "counts": {
                 **figures.counts,
@@ -198,7 +189,8 @@ class Gateway:
             if newest is not None and newest != self._position:
                 await self._take_batches(newest)
                 continue
-            await self.calls.call(self._wait_for_commit)
+            # In a thread: on a hung mount, a look at a folder blocks.
+            await self.calls.call(self.files.await_commit)
 
     async def _take_batches(self, newest: int) -> None:
         for batch in range(-1 if self._position is None else self._position, newest):
@@ -206,33 +198,23 @@ class Gateway:
                 self.figures.counts["deliveries"] += isinstance(instruction, DeliverRecords | DeliverInputs)
                 self.add(self.core.handle(instruction, records))
             self._position = batch + 1
-
-    def _wait_for_commit(self) -> None:
-        """Wait until the commit log may have changed. In a thread: on a hung mount, a look at a folder blocks."""
-        until = time.monotonic() + POLL_SECONDS
-        while time.monotonic() < until:
-            changed = self.files.changed()
-            if changed:
-                time.sleep(GLANCE_SECONDS / 4)
-                return
-            time.sleep(POLL_SECONDS if changed is None else GLANCE_SECONDS)
+        if self.queue.asks_what_is_read:
+            self.queue.read_to(await self.calls.call(self.files.read_to, newest))
 
     async def _follow_schedules(self) -> None:
-        """Send the messages of schedules to the exchanges that this gateway owns."""
+        """Send the messages of schedules to the exchanges that this gateway owns, and end the rests of consumers."""
         times = ExchangeTimes(round(self.clock() * 1000))
-        problem = ""
+        problems: tuple[str, ...] = ()
         while True:
-            try:
-                for path, event in times.due(self.core.schema, round(self.clock() * 1000)):
-                    if self.peers.owns("Exchange", path):
-                        groups = self.exchanges.send(path, to_wire(event))
-                        log.debug("%s %s was sent to %d groups of exchange %s", event.source, event.id, groups, path)
-                problem = ""
-            except ValueError as error:
-                # A time zone that this machine does not know. Everything else goes on.
-                if str(error) != problem:
-                    problem = str(error)
-                    log.error("schedules of exchanges: %s", problem)
+            self.endpoints.rested()
+            for path, event in times.due(self.core.schema, round(self.clock() * 1000)):
+                if self.peers.owns("Exchange", path):
+                    groups = self.exchanges.send(path, to_wire(event))
+                    log.debug("%s %s was sent to %d groups of exchange %s", event.source, event.id, groups, path)
+            for problem in times.problems:
+                if problem not in problems:
+                    log.error("gateway %s: %s; everything else goes on", self.name, problem)
+            problems = times.problems
             following = times.next()
             wait = FOLLOW_SECONDS if following is None else following / 1000 - self.clock()
             await asyncio.sleep(min(FOLLOW_SECONDS, max(0.0, wait)))
@@ -263,13 +245,19 @@ class Gateway:
             changed()
 
     async def _follow_generation(self) -> None:
-        """End when another process has taken this gateway's place; without a write nothing else would show it."""
+        """End when another process has taken this gateway's place, or the inbox is lost; without a write nothing else
+        would show it."""
         while True:
             await asyncio.sleep(GENERATION_SECONDS)
-            with contextlib.suppress(CheckpointError):
-                if await self.calls.call(self.files.superseded):
-                    raise PipelineError(
-                        f"gateway {self.name}: another process has begun a newer generation than "
-                        f"{self.core.requests.generation}; this one ends",
-                        code="inbox-superseded",
-                    )
+            try:
+                superseded = await self.calls.call(self.files.superseded)
+            except CheckpointError as error:
+                if error.code == "inbox-lost":
+                    raise
+                continue
+            if superseded:
+                raise PipelineError(
+                    f"gateway {self.name}: another process has begun a newer generation than "
+                    f"{self.core.requests.generation}; this one ends",
+                    code="inbox-superseded",
+                )

@@ -8,10 +8,11 @@ import grpc
 
 from wallaroo_spark.api import pipelines_pb2_grpc as rpc
 from wallaroo_spark.errors import TransportError
+from wallaroo_spark.gateway.server.answers import MARGIN, MessageReader
 from wallaroo_spark.gateway.server.credentials import TlsFiles
+from wallaroo_spark.gateway.server.entrance import Entrance
 from wallaroo_spark.gateway.server.ephemeral import EndpointsService, ExchangesService
 from wallaroo_spark.gateway.server.gateway import Gateway
-from wallaroo_spark.gateway.server.reading import MARGIN, MessageReader
 from wallaroo_spark.gateway.server.services import PipelinesService, SchemaService, StreamsService
 from wallaroo_spark.transport import format_address
 
@@ -24,16 +25,14 @@ KEEPALIVE_ANSWER_SECONDS = 10.0
 """How long the answer may take. A choice."""
 
 
-CALLS_PER_LIMIT = 2
-"""Calls that gRPC accepts for each that the limits allow. A choice: the limits come first, with a code and a text."""
+PING_SECONDS = 5.0
+"""How often a client may ask. A choice: twice as often as the gateway does."""
 
 
 def make_server(gateway: Gateway) -> Any:
     """The gRPC server of a gateway, without an address."""
     server = grpc.aio.server(
-        # Beyond it gRPC refuses a call itself, before it has a state: also a flood of calls that never send a message.
-        maximum_concurrent_rpcs=CALLS_PER_LIMIT * (gateway.limits.requests + gateway.limits.members),
-        interceptors=(MessageReader(gateway.limits.message_bytes),),
+        interceptors=(MessageReader(gateway.limits.message_bytes), Entrance(gateway)),
         options=(
             ("grpc.max_receive_message_length", MARGIN * gateway.limits.message_bytes),
             ("grpc.max_send_message_length", -1),
@@ -43,8 +42,7 @@ def make_server(gateway: Gateway) -> Any:
             # from a process that is stopped. gRPC's own is a minute.
             ("grpc.http2.ping_timeout_ms", int(KEEPALIVE_ANSWER_SECONDS * 1000)),
             ("grpc.http2.max_pings_without_data", 0),
-            # Clients may ask as often as the gateway does.
-            ("grpc.http2.min_ping_interval_without_data_ms", 5000),
+            ("grpc.http2.min_ping_interval_without_data_ms", int(PING_SECONDS * 1000)),
             ("grpc.keepalive_permit_without_calls", 1),
             # Two gateways at one port would each get some of the connections.
             ("grpc.so_reuseport", 0),

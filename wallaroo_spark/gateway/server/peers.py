@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import grpc
 
 from wallaroo_spark.errors import WallarooError, one_line
-from wallaroo_spark.gateway.refusals import Refused
+from wallaroo_spark.gateway.limits import Refused
 from wallaroo_spark.gateway.server.answers import CODE
 from wallaroo_spark.gateway.server.credentials import TlsFiles
-from wallaroo_spark.gateway.state.owners import owner_of
 
 log = one_line(logging.getLogger("wallaroo_spark.gateway"))
 
@@ -207,3 +207,15 @@ async def after(first: Any, rest: AsyncIterator[Any]) -> AsyncIterator[Any]:
     yield first
     async for message in rest:
         yield message
+
+
+def owner_of(kind: str, path: str, gateways: Iterable[str]) -> str:
+    """The owner of an object among gateways; empty without one.
+
+    Each object goes to the gateway with the greatest hash of both, so a gateway that comes or goes moves only its own.
+    """
+    return max(gateways, key=lambda gateway: _weight(f"{kind} {path} {gateway}"), default="")
+
+
+def _weight(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=8).digest()

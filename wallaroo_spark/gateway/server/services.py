@@ -10,19 +10,17 @@ from typing import Any
 
 from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.api import pipelines_pb2_grpc as rpc
-from wallaroo_spark.gateway.refusals import Refused, invalid
+from wallaroo_spark.gateway.limits import Refused, invalid
 from wallaroo_spark.gateway.server.answers import explained, first_message, token_of
 from wallaroo_spark.gateway.server.channels import MemberChannel, joiner
 from wallaroo_spark.gateway.server.gateway import Gateway
-from wallaroo_spark.gateway.state.access import PUBLISH, SUBSCRIBE
 from wallaroo_spark.gateway.state.calls import PublishCall, WaitingCall
+from wallaroo_spark.gateway.state.schema_view import PUBLISH, SUBSCRIBE
 from wallaroo_spark.pipelines.controller.messages.values import Durability
 from wallaroo_spark.pipelines.controller.partition_log import LONGEST_WAIT
 from wallaroo_spark.pipelines.declarations import TokenDeclaration
 from wallaroo_spark.pipelines.schema.documents import to_document
 
-FIRST_SECONDS = 30.0
-"""How long a client may take until its first message. A choice; a connection without one costs a member's place."""
 _AT_ONCE = 256
 """The most requests of one PublishMany at once. A choice: more are read when some are answered."""
 
@@ -46,7 +44,6 @@ class StreamsService(rpc.StreamsServicer):
     async def PublishMany(self, requests: AsyncIterator[pb.PublishRequest], context: Any) -> None:
         """Append events for many requests on one connection."""
         gateway, token = self._gateway, token_of(context)
-        gateway.check_token(token)
         at_once, writing = asyncio.Semaphore(_AT_ONCE), asyncio.Lock()
         tasks: set[asyncio.Task[None]] = set()
         await context.send_initial_metadata(())
@@ -69,7 +66,7 @@ class StreamsService(rpc.StreamsServicer):
         try:
             async for request in requests:
                 await at_once.acquire()
-                await gateway.queue.room()
+                await gateway.queue.room(publishing=True)
                 found: tuple[PublishCall, asyncio.Event] | Refused
                 try:
                     gateway.check(token, PUBLISH, "Stream", request.stream)
@@ -89,12 +86,23 @@ class StreamsService(rpc.StreamsServicer):
     async def Subscribe(self, messages: AsyncIterator[pb.SubscriberMessage], context: Any) -> None:
         """Consume a stream as a member of a group."""
         gateway, token = self._gateway, token_of(context)
-        gateway.check_token(token)
-        first = await first_message(messages, FIRST_SECONDS)
+        first = await first_message(messages)
         if first.WhichOneof("message") != "join":
             raise _no_join()
         path = first.join.stream
         await _serve(gateway, context, token, ("Stream", path), first.join, messages)
+
+    @explained
+    async def ChangeGroup(self, request: pb.ChangeGroupRequest, context: Any) -> pb.ChangeGroupReply:
+        """Change a group, or take its deliveries away."""
+        gateway = self._gateway
+        gateway.check(token_of(context), SUBSCRIBE, "Stream", request.stream)
+        gateway.queue.require_room()
+        done = asyncio.Event()
+        call, events = gateway.core.change_group(request, done.set)
+        gateway.add(events)
+        await _committed(gateway, call, done)
+        return pb.ChangeGroupReply(partitions=call.partitions)
 
 
 class PipelinesService(rpc.PipelinesServicer):
@@ -107,8 +115,7 @@ class PipelinesService(rpc.PipelinesServicer):
     async def Work(self, messages: AsyncIterator[pb.WorkerMessage], context: Any) -> None:
         """Work on a stage."""
         gateway, token = self._gateway, token_of(context)
-        gateway.check_token(token)
-        first = await first_message(messages, FIRST_SECONDS)
+        first = await first_message(messages)
         if first.WhichOneof("message") != "join":
             raise _no_join()
         await _serve(gateway, context, token, ("Pipeline", first.join.pipeline), first.join, messages)
@@ -125,6 +132,18 @@ class PipelinesService(rpc.PipelinesServicer):
         await _committed(gateway, call, done)
         return pb.CancelReply()
 
+    @explained
+    async def TakeAway(self, request: pb.TakeAwayRequest, context: Any) -> pb.TakeAwayReply:
+        """Take the deliveries of an instance away."""
+        gateway = self._gateway
+        gateway.check(token_of(context), SUBSCRIBE, "Pipeline", request.pipeline)
+        gateway.queue.require_room()
+        done = asyncio.Event()
+        call, events = gateway.core.take_away(request, done.set)
+        gateway.add(events)
+        await _committed(gateway, call, done)
+        return pb.TakeAwayReply()
+
 
 class SchemaService(rpc.SchemaServicer):
     """The schema, and the addresses of gateways."""
@@ -135,9 +154,8 @@ class SchemaService(rpc.SchemaServicer):
     @explained
     async def Describe(self, request: pb.DescribeRequest, context: Any) -> pb.DescribeReply:
         """The declared objects without Tokens, and the addresses of the gateways."""
-        del request
+        del request, context
         gateway = self._gateway
-        gateway.check_token(token_of(context))
         schema = gateway.core.schema
         documents = [to_document(one) for one in schema.objects.values() if not isinstance(one, TokenDeclaration)]
         # A JSON document is a YAML document, and needs no package on executors.

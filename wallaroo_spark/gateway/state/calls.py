@@ -1,16 +1,75 @@
-"""Calls that wait for their commit: publishing and cancelling. Pure."""
+"""Requests in flight: which part of the gateway an answer of the controller is for. Pure.
+
+Calls that wait for their commit: publishing and cancelling. Pure.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from wallaroo_spark.gateway.refusals import Refused, invalid
-from wallaroo_spark.gateway.state.requests import Answer, RequestsInFlight, ToInbox, reason_of
+from wallaroo_spark.gateway.limits import Refused, invalid
 from wallaroo_spark.pipelines.controller.messages.events import Event, RecordsDelayed, RecordsPublished
-from wallaroo_spark.pipelines.controller.messages.instructions import AnswerRequest
+from wallaroo_spark.pipelines.controller.messages.instructions import AnswerRequest, RefuseRequest, WarnClient
 from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, Durability, PartitionKey, ReplyTo
 from wallaroo_spark.pipelines.partitioning import partition_of
+
+ToInbox = tuple[PartitionKey, Event]
+"""An event for the controller of a key."""
+Answer = AnswerRequest | RefuseRequest | WarnClient
+
+
+def reason_of(answer: Answer) -> str:
+    """Why a controller refuses or drops a message; empty when it does not."""
+    match answer:
+        case RefuseRequest():
+            return answer.reason
+        case WarnClient():
+            return answer.text
+    return ""
+
+
+class Asker(Protocol):
+    """A part of the gateway that has asked a controller."""
+
+    def answered(self, request: int, answer: Answer) -> list[ToInbox]:
+        """Take the answer to one request. Returns further events."""
+
+
+class RequestsInFlight:
+    """The requests of one gateway that wait for an answer."""
+
+    def __init__(self, gateway: str, generation: int) -> None:
+        self.gateway = gateway
+        self.generation = generation
+        self._askers: dict[int, Asker] = {}
+        self._last = 0
+
+    def __len__(self) -> int:
+        return len(self._askers)
+
+    def open(self, asker: Asker) -> ReplyTo:
+        """Number a new request."""
+        self._last += 1
+        self._askers[self._last] = asker
+        return ReplyTo(self.gateway, self.generation, self._last)
+
+    def unanswered(self) -> ReplyTo:
+        """The request of a message whose answer nobody reads."""
+        return ReplyTo(self.gateway, self.generation, 0)
+
+    def forget(self, request: int) -> None:
+        """Nobody waits for the answer any more."""
+        self._askers.pop(request, None)
+
+    def answered(self, answer: Answer) -> list[ToInbox]:
+        """Pass an answer on; one to an unknown request, or to an earlier generation, is dropped."""
+        reply = answer.reply_to
+        if (reply.gateway, reply.generation) != (self.gateway, self.generation):
+            return []
+        asker = self._askers.pop(reply.request, None)
+        return asker.answered(reply.request, answer) if asker is not None else []
 
 
 def by_partition(
@@ -90,6 +149,26 @@ class WaitingCall:
         self._changed()
 
 
+class GroupCall(WaitingCall):
+    """A change of a group, in all partitions that have it."""
+
+    def __init__(self, requests: RequestsInFlight, changed: Callable[[], None]) -> None:
+        super().__init__(requests, changed)
+        self.partitions = 0
+        """Number of partitions that have made the change."""
+
+    def took(self, key: PartitionKey, answer: AnswerRequest) -> None:
+        """A partition has made the change."""
+        self.partitions += 1
+
+    def answered(self, request: int, answer: Answer) -> list[ToInbox]:
+        """Take the answer of one controller. A group need not be in every partition."""
+        found = super().answered(request, answer)
+        if self.done and self.partitions:
+            self.problem = None
+        return found
+
+
 class PublishCall(WaitingCall):
     """A publish: its events, divided over partitions."""
 
@@ -101,7 +180,9 @@ class PublishCall(WaitingCall):
         events: Sequence[CloudEvent],
         durability: Durability,
         not_before: int = 0,
+        partitions: int = 0,
     ) -> None:
+        """``partitions``: the number of those among which the events are divided; 0 when the client has named one."""
         super().__init__(requests, changed)
         self.places: list[tuple[int, int]] = [(0, 0)] * len(events)
         """Partition and offset of each event, once the call is done."""
@@ -110,6 +191,7 @@ class PublishCall(WaitingCall):
         self._parts = dict(parts)
         self._events = events
         self._not_before = not_before
+        self._partitions = partitions
 
     def begin(self) -> list[ToInbox]:
         """The events for the controllers."""
@@ -122,13 +204,13 @@ class PublishCall(WaitingCall):
     def took(self, key: PartitionKey, answer: AnswerRequest) -> None:
         """Some of the events have offsets."""
         for written in answer.written:
-            for place, offset in zip(self._parts[key], written.offsets, strict=True):
-                self.places[place] = (key.partition, offset)
+            for place, where in zip(self._parts[key], written.places(), strict=True):
+                self.places[place] = where
 
     def _event(self, records: tuple[CloudEvent, ...], reply: ReplyTo) -> Event:
         if self._not_before:
-            return RecordsDelayed(reply, records, self._not_before, self.durability)
-        return RecordsPublished(reply, records, self.durability)
+            return RecordsDelayed(reply, records, self._not_before, self.durability, self._partitions)
+        return RecordsPublished(reply, records, self.durability, self._partitions)
 
     def refusal(self, answer: Answer) -> Refused:
         """Say that the same request may be sent again, also when a part of it was written."""

@@ -6,17 +6,30 @@ Source: ``docs/pipelines/gateway.md``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from wallaroo_spark.api import pipelines_pb2 as pb
+from wallaroo_spark.api.limits import GROUP_EVENTS, STAGE_DELIVERIES
 from wallaroo_spark.gateway.cloud_events import events_of
-from wallaroo_spark.gateway.limits import GatewayLimits
-from wallaroo_spark.gateway.refusals import Refused, busy, ends, invalid
-from wallaroo_spark.gateway.state.byte_budget import ByteBudget
-from wallaroo_spark.gateway.state.calls import PublishCall, WaitingCall, by_partition
+from wallaroo_spark.gateway.limits import ByteBudget, GatewayLimits, Refused, busy, ends, invalid
+from wallaroo_spark.gateway.state.calls import (
+    GroupCall,
+    PublishCall,
+    RequestsInFlight,
+    ToInbox,
+    WaitingCall,
+    by_partition,
+)
 from wallaroo_spark.gateway.state.members import GroupJoining, JoinedMember, StageJoining
-from wallaroo_spark.gateway.state.requests import RequestsInFlight, ToInbox
 from wallaroo_spark.gateway.state.schema_view import SchemaView
-from wallaroo_spark.pipelines.controller.messages.events import GatewayStarted, InstanceCancelled
+from wallaroo_spark.pipelines.controller.messages.events import (
+    DeliveriesTaken,
+    Event,
+    GatewayStarted,
+    GroupAction,
+    GroupChanged,
+    InstanceCancelled,
+)
 from wallaroo_spark.pipelines.controller.messages.instructions import (
     AnswerRequest,
     DeliverInputs,
@@ -27,13 +40,20 @@ from wallaroo_spark.pipelines.controller.messages.instructions import (
     WarnClient,
     WithdrawDelivery,
 )
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, Durability, PartitionKey
+from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, Durability, PartitionKey, ReplyTo
 from wallaroo_spark.pipelines.declarations import StartPoint
 from wallaroo_spark.pipelines.names import name_problem
 
 Changed = Callable[[], None]
 _DURABILITY = {pb.COMMITTED: Durability.COMMITTED, pb.RECEIVED: Durability.RECEIVED}
 _LOCATIONS = {pb.StartPoint.LATEST: "latest", pb.StartPoint.BEGINNING: "beginning", pb.StartPoint.OFFSET: "offset"}
+
+_ACTIONS = {
+    pb.ChangeGroupRequest.DELETE: GroupAction.DELETE,
+    pb.ChangeGroupRequest.MOVE: GroupAction.MOVE,
+    pb.ChangeGroupRequest.PAUSE: GroupAction.PAUSE,
+    pb.ChangeGroupRequest.RESUME: GroupAction.RESUME,
+}
 
 
 class GatewayCore:
@@ -95,7 +115,8 @@ class GatewayCore:
         parts = by_partition(stream.key.path, stream.partitions, events, chosen)
         # A controller may refuse delayed events, because too many wait; so their answer always waits for the commit.
         durability = Durability.COMMITTED if request.not_before else _DURABILITY[request.durability]
-        call = PublishCall(self.requests, changed, parts, events, durability, request.not_before)
+        divided = stream.partitions if chosen is None else 0
+        call = PublishCall(self.requests, changed, parts, events, durability, request.not_before, divided)
         if durability is Durability.COMMITTED:
             call.size = request.ByteSize()
             if not self._call_bytes.has_room(call.size):
@@ -128,6 +149,44 @@ class GatewayCore:
             raise invalid(f"there is no instance {instance}; give the number of a delivery's instance")
         return call, [call.ask(key, lambda reply: InstanceCancelled(reply, path, instance))]
 
+    def take_away(self, request: pb.TakeAwayRequest, changed: Changed) -> tuple[WaitingCall, list[ToInbox]]:
+        """Begin to take the deliveries of an instance away. Raises :class:`Refused`."""
+        pipeline = self.schema.pipeline(request.pipeline)
+        self._room_for_a_call()
+        stream, path = pipeline.input_key.path, pipeline.key.path
+        self._has_partition(stream, request.partition)
+        if request.instance >= 1 << 63:
+            raise invalid(f"there is no instance {request.instance}; give the number of a delivery's instance")
+        call = WaitingCall(self.requests, changed)
+        self._calls.add(call)
+        event = partial(DeliveriesTaken, pipeline=path, instance=request.instance, stage=request.stage)
+        return call, [call.ask(PartitionKey(stream, request.partition), event)]
+
+    def change_group(self, request: pb.ChangeGroupRequest, changed: Changed) -> tuple[GroupCall, list[ToInbox]]:
+        """Begin to change a group. Raises :class:`Refused`."""
+        stream = self.schema.stream(request.stream)
+        self._room_for_a_call()
+        if problem := name_problem(request.group):
+            raise invalid(f"group: {problem}")
+        for partition in request.partitions:
+            self._has_partition(stream.key.path, partition)
+        keys = [PartitionKey(stream.key.path, one) for one in request.partitions or range(stream.partitions)]
+        event: Callable[[ReplyTo], Event] = partial(DeliveriesTaken, group=request.group)
+        if request.action != pb.ChangeGroupRequest.TAKE_AWAY:
+            if request.action not in _ACTIONS:
+                raise invalid(f"action {request.action} is not known; give one of ChangeGroupRequest.Action")
+            event = partial(
+                GroupChanged, group=request.group, action=_ACTIONS[request.action], start=_start_point(request.start)
+            )
+        call = GroupCall(self.requests, changed)
+        self._calls.add(call)
+        return call, [call.ask(key, event) for key in keys]
+
+    def _has_partition(self, stream: str, partition: int) -> None:
+        partitions = self.schema.partitions(stream)
+        if partition >= partitions:
+            raise invalid(f"stream {stream} has {partitions} partitions, from 0, and {partition} is asked for")
+
     def forget(self, call: WaitingCall) -> None:
         """Nobody waits for a call any more."""
         call.forget()
@@ -140,8 +199,7 @@ class GatewayCore:
         stream = self.schema.stream(join.stream)
         if problem := name_problem(join.group):
             raise invalid(f"group: {problem}")
-        if join.start.location not in _LOCATIONS:
-            raise invalid(f"start.location {join.start.location} is not known; give LATEST, BEGINNING or OFFSET")
+        start = _start_point(join.start)
         if join.max_events > self.limits.records:
             raise invalid(f"max_events is {join.max_events}, and {self.limits.records} are permitted; ask for fewer")
         for partition in join.partitions:
@@ -150,16 +208,15 @@ class GatewayCore:
                     f"stream {join.stream} has {stream.partitions} partitions, from 0, and {partition} is asked for; "
                     "name others, or none for all"
                 )
-        location = _LOCATIONS[join.start.location]
-        offset = min(join.start.offset, (1 << 63) - 1) if location == "offset" else None
         joining = GroupJoining(
             stream.key.path,
             join.group,
             join.durable,
-            StartPoint(location=location, offset=offset),
-            join.max_events or 1,
-            self._concurrency(join.concurrency),
+            start,
+            join.max_events or GROUP_EVENTS,
+            self._concurrency(join.concurrency, 1),
             tuple(sorted(set(join.partitions))),
+            0 if join.partitions else stream.partitions,
         )
         return self._join(joining, changed)
 
@@ -185,7 +242,7 @@ class GatewayCore:
                 code="join-refused",
                 status="FAILED_PRECONDITION",
             )
-        concurrency = self._concurrency(join.concurrency)
+        concurrency = self._concurrency(join.concurrency, STAGE_DELIVERIES)
         # An instance of an older version may need a stage that the newest one does not have: its controller knows.
         path = pipeline.input_key.path
         joining = StageJoining(path, pipeline.key.path, join.stage, concurrency, otherwise=otherwise)
@@ -208,7 +265,7 @@ class GatewayCore:
             case WithdrawDelivery():
                 found = self._member(instruction.member)
                 if found is not None:
-                    found[0].withdraw(found[1], instruction.delivery, instruction.reason)
+                    found[0].withdraw(found[1], instruction.delivery, instruction.reason, instruction.timed_out)
             case EndSubscription():
                 found = self._member(instruction.member)
                 if found is not None:
@@ -261,7 +318,15 @@ class GatewayCore:
         if len(self._calls) >= self.limits.requests:
             raise busy(f"{len(self._calls)} calls wait for their commit, which is the limit; try again, or later")
 
-    def _concurrency(self, asked: int) -> int:
+    def _concurrency(self, asked: int, usual: int) -> int:
         if asked > self.limits.concurrency:
             raise invalid(f"concurrency is {asked}, and {self.limits.concurrency} is permitted; ask for less")
-        return asked or 1
+        return asked or usual
+
+
+def _start_point(start: pb.StartPoint) -> StartPoint:
+    """The start point of a message. Raises :class:`Refused`."""
+    if start.location not in _LOCATIONS:
+        raise invalid(f"start.location {start.location} is not known; give LATEST, BEGINNING or OFFSET")
+    location = _LOCATIONS[start.location]
+    return StartPoint(location=location, offset=min(start.offset, (1 << 63) - 1) if location == "offset" else None)

@@ -1,19 +1,26 @@
 """Endpoints: each call is answered by one consumer, which is chosen by its free places. Pure.
 
-A call waits when every consumer is busy, and fails at once when there is none. Source: ``docs/pipelines/gateway.md``.
+A call waits when every consumer is busy, and fails at once when there is none. A consumer whose calls fail one after
+the other rests for a while, as long as others do not. Source: ``docs/pipelines/gateway.md``.
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from wallaroo_spark.api import cloudevents_pb2 as wire
 from wallaroo_spark.api import pipelines_pb2 as pb
-from wallaroo_spark.gateway.limits import GatewayLimits
-from wallaroo_spark.gateway.refusals import Refused, busy, invalid
-from wallaroo_spark.gateway.state.byte_budget import ByteBudget
+from wallaroo_spark.gateway.limits import ByteBudget, GatewayLimits, Refused, busy, invalid
+
+FAILURES = 3
+"""Failures in a row after which a consumer rests. A choice: one wrong question is no sign of a broken consumer."""
+REST_SECONDS = 1.0
+"""The length of the first rest; each further one without an answer between is twice as long."""
+LONGEST_REST_SECONDS = 30.0
+"""The length of the longest rest. A choice: a consumer that works again is used again within that time."""
 
 
 @dataclass(eq=False)
@@ -95,6 +102,12 @@ class Consumer:
     """Its calls, by their numbers."""
     last: int = 0
     """Number of its newest call."""
+    turn: int = 0
+    """When it got its newest call, or has come: the greater, the later."""
+    failures: int = 0
+    """Its calls in a row that have failed."""
+    rests_until: float = 0.0
+    """Until when it gets no call while other consumers do not rest."""
     ready: dict[int, EndpointCall] = field(default_factory=dict)
     """Its calls that have messages for it, by their numbers; they take turns."""
     gone: deque[int] = field(default_factory=deque)
@@ -125,11 +138,15 @@ class Consumer:
 
 
 class Endpoints:
-    """The consumers and calls of all endpoints that this gateway owns."""
+    """The consumers and calls of all endpoints that this gateway owns. ``clock`` gives the seconds of rests."""
 
-    def __init__(self, limits: GatewayLimits, budget: ByteBudget | None = None) -> None:
+    def __init__(
+        self, limits: GatewayLimits, budget: ByteBudget | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._limits = limits
         self._budget = budget or ByteBudget(limits.ephemeral_bytes)
+        self._clock = clock
+        self._turn = 0
         self._consumers: dict[str, list[Consumer]] = {}
         self._waiting: dict[str, dict[EndpointCall, None]] = {}
 
@@ -140,7 +157,7 @@ class Endpoints:
 
     def serve(self, endpoint: str, concurrency: int, changed: Callable[[], None]) -> Consumer:
         """Add a consumer."""
-        consumer = Consumer(endpoint, concurrency, changed)
+        consumer = Consumer(endpoint, concurrency, changed, turn=self._next_turn())
         self._consumers.setdefault(endpoint, []).append(consumer)
         self._assign(endpoint)
         return consumer
@@ -201,8 +218,18 @@ class Endpoints:
         """Whether the caller has to wait until its consumer has read."""
         return len(call.asked) >= self._limits.call_messages and not call.done
 
-    def hang_up(self, call: EndpointCall) -> None:
-        """The caller has gone, or the call has failed: its consumer is told, and is free."""
+    def rested(self) -> None:
+        """Give waiting calls to consumers whose rest is over. To be called now and then."""
+        for endpoint in list(self._waiting):
+            self._assign(endpoint)
+
+    def hang_up(self, call: EndpointCall, *, late: bool = False) -> None:
+        """The caller has gone, or the call has failed: its consumer is told, and is free.
+
+        ``late``: the time of the caller is over, so its consumer has failed.
+        """
+        if late and call.consumer is not None and call.heard and not call.done:
+            self._failed(call.consumer)
         call.end()
         call.drop()
         consumer = call.consumer
@@ -221,9 +248,12 @@ class Endpoints:
         if call is None:
             return
         if message.error:
+            self._failed(consumer)
             text = f"the consumer of endpoint {call.endpoint} reports: {message.error[:1000]}"
             self._close(call, Refused(text, code="call-failed", status="UNKNOWN"))
             return
+        consumer.failures = 0
+        consumer.rests_until = 0.0
         if message.HasField("event"):
             answer = pb.CallMessage(event=message.event)
             size = answer.ByteSize()
@@ -267,20 +297,34 @@ class Endpoints:
             call.consumer.ready[call.number] = call
             call.consumer.changed()
 
+    def _failed(self, consumer: Consumer) -> None:
+        """A call of a consumer has failed."""
+        consumer.failures += 1
+        if consumer.failures >= FAILURES:
+            seconds = min(REST_SECONDS * 2.0 ** min(consumer.failures - FAILURES, 10), LONGEST_REST_SECONDS)
+            consumer.rests_until = self._clock() + seconds
+
+    def _next_turn(self) -> int:
+        self._turn += 1
+        return self._turn
+
     def _assign(self, endpoint: str) -> None:
-        """Give waiting calls to the consumers with the greatest part of their places free."""
+        """Give waiting calls to the consumers with the greatest part of their places free, which take turns."""
         waiting = self._waiting.get(endpoint)
+        if not waiting:
+            return
+        now = self._clock()
+        staying = [one for one in self._consumers.get(endpoint, ()) if one.leaving is None]
+        # When all rest, the questions are the likely reason, and nobody is better than another.
+        usable = [one for one in staying if one.rests_until <= now] or staying
         while waiting:
-            free = [
-                one
-                for one in self._consumers.get(endpoint, ())
-                if one.leaving is None and len(one.calls) < one.concurrency
-            ]
+            free = [one for one in usable if len(one.calls) < one.concurrency]
             if not free:
                 return
-            consumer = min(free, key=lambda one: (len(one.calls) / one.concurrency, one.last))
+            consumer = min(free, key=lambda one: (len(one.calls) / one.concurrency, one.turn))
             call = next(iter(waiting))
             del waiting[call]
+            consumer.turn = self._next_turn()
             consumer.last += 1
             call.consumer, call.number = consumer, consumer.last
             consumer.calls[call.number] = call

@@ -1,15 +1,24 @@
-"""Exchanges: a copy of each message to one receiver of every group; nothing is kept. Pure."""
+"""Exchanges: a copy of each message to one receiver of every group; nothing is kept. Pure.
+
+The times of schedules that send to exchanges: which have come, and when the next one is. Pure.
+
+Source: ``docs/pipelines/schema.md#schedules``.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from wallaroo_spark.api import cloudevents_pb2 as wire
-from wallaroo_spark.gateway.limits import GatewayLimits
-from wallaroo_spark.gateway.refusals import Refused
-from wallaroo_spark.gateway.state.byte_budget import ByteBudget
+from wallaroo_spark.gateway.limits import ByteBudget, GatewayLimits, Refused
+from wallaroo_spark.gateway.state.schema_view import SchemaView
+from wallaroo_spark.pipelines.controller.messages.values import CloudEvent
+from wallaroo_spark.pipelines.cron import newest_time, next_time, zone_problem
+from wallaroo_spark.pipelines.declarations import ScheduleDeclaration
+from wallaroo_spark.pipelines.names import ObjectKey
+from wallaroo_spark.pipelines.schedules import occurrence
 
 
 @dataclass(eq=False)
@@ -19,7 +28,6 @@ class ExchangeReceiver:
     exchange: str
     """Path of the exchange."""
     group: str
-    """Name of the group."""
     changed: Callable[[], None]
     """Called when a message waits, or the receiver has ended."""
     ended: Refused | None = None
@@ -107,3 +115,67 @@ class Exchanges:
         return not receiver.waiting or (
             len(receiver.waiting) < limits.exchange_messages and receiver.bytes + size <= limits.waiting_bytes
         )
+
+
+@dataclass
+class _Times:
+    """The times of one schedule."""
+
+    cron: str
+    """The five fields."""
+    zone: str
+    next: int | None
+    """The next time, in milliseconds since 1970 UTC; None: there is none within nine years."""
+
+
+class ExchangeTimes:
+    """The schedules of exchanges, as a gateway that began at ``began`` sees them.
+
+    Times are milliseconds since 1970 UTC. A time that has passed before the gateway began, or before the schedule or
+    its times were applied, does not count. Every gateway counts the times of all schedules, so the next owner of an
+    exchange goes on where the last one has gone. A schedule whose time zone this machine does not know has no times; it
+    is in :attr:`problems`.
+    """
+
+    def __init__(self, began: int) -> None:
+        self.problems: tuple[str, ...] = ()
+        """A sentence for each schedule that this machine cannot follow."""
+        self._began = began
+        self._version = 0
+        self._schedules: dict[ObjectKey, ScheduleDeclaration] = {}
+        self._times: dict[ObjectKey, _Times] = {}
+
+    def due(self, schema: SchemaView, now: int) -> Iterator[tuple[str, CloudEvent]]:
+        """The exchange and the event of each schedule whose time has come; of several times only the newest counts."""
+        self._follow(schema)
+        for key, schedule in self._schedules.items():
+            times = self._times[key]
+            if times.next is None or now < times.next:
+                continue
+            at = newest_time(times.cron, times.zone, times.next - 1, now)
+            times.next = next_time(times.cron, times.zone, now)
+            if at is not None:
+                yield schedule.target_key.path, occurrence(schedule, at)
+
+    def next(self) -> int | None:
+        """The earliest time to come; None without one."""
+        return min((one.next for one in self._times.values() if one.next is not None), default=None)
+
+    def _follow(self, schema: SchemaView) -> None:
+        if schema.version == self._version:
+            return
+        schedules = {
+            key: one for key, one in schema.objects.items() if isinstance(one, ScheduleDeclaration) and one.exchange
+        }
+        times: dict[ObjectKey, _Times] = {}
+        unknown = {key: problem for key, one in schedules.items() if (problem := zone_problem(one.time_zone))}
+        self.problems = tuple(f"schedule {key.path}: {problem}" for key, problem in sorted(unknown.items()))
+        schedules = {key: one for key, one in schedules.items() if key not in unknown}
+        for key, one in schedules.items():
+            old = self._times.get(key)
+            if old is not None and (old.cron, old.zone) == (one.cron, one.time_zone):
+                times[key] = old
+            else:
+                since = max(self._began, schema.applied_at)
+                times[key] = _Times(one.cron, one.time_zone, next_time(one.cron, one.time_zone, since))
+        self._version, self._schedules, self._times = schema.version, schedules, times

@@ -28,12 +28,24 @@ class GatewayFigures:
         """``calls:<method>:<outcome>``, ``deliveries``, ``tokens-refused`` and ``commit:<bound>``."""
         self.commit_seconds = 0.0
         """Sum of the seconds from a call to its commit."""
+        self.refused_reason = ""
+        """Why a token was refused last."""
+        self._refused_at: float | None = None
         self._waiting: dict[Hashable, float] = {}
         self._oldest: dict[int, tuple[int, float]] = {}
 
     def call(self, method: str, outcome: str = OK) -> None:
         """A call has ended."""
         self.counts[f"calls:{method}:{outcome}"] += 1
+
+    def token(self, reason: str, now: float) -> None:
+        """A token was refused."""
+        self.counts["tokens-refused"] += 1
+        self.refused_reason, self._refused_at = reason, now
+
+    def refused_age(self, now: float) -> float | None:
+        """Seconds since a token was refused last; None when none was."""
+        return None if self._refused_at is None else now - self._refused_at
 
     def waits(self, call: Hashable, now: float) -> None:
         """A call begins to wait for its commit."""

@@ -15,17 +15,16 @@ from enum import StrEnum
 from typing import Any
 
 from wallaroo_spark.api import pipelines_pb2 as pb
-from wallaroo_spark.gateway.cloud_events import event_size, events_of, to_wire
-from wallaroo_spark.gateway.limits import GatewayLimits
-from wallaroo_spark.gateway.refusals import Refused, busy, ended, invalid
-from wallaroo_spark.gateway.state.byte_budget import ByteBudget
-from wallaroo_spark.gateway.state.calls import by_partition
-from wallaroo_spark.gateway.state.requests import Answer, RequestsInFlight, ToInbox, reason_of
+from wallaroo_spark.errors import bounded_reason
+from wallaroo_spark.gateway.cloud_events import events_of, to_wire
+from wallaroo_spark.gateway.limits import ByteBudget, GatewayLimits, Refused, busy, ended, invalid
+from wallaroo_spark.gateway.state.calls import Answer, RequestsInFlight, ToInbox, by_partition, reason_of
 from wallaroo_spark.gateway.state.schema_view import SchemaView
 from wallaroo_spark.pipelines.controller.controller import LONGEST_DELAY
 from wallaroo_spark.pipelines.controller.messages import values
 from wallaroo_spark.pipelines.controller.messages.events import (
     DeliveryAcked,
+    DeliveryExtended,
     DeliveryNacked,
     GroupJoined,
     MemberLeft,
@@ -42,8 +41,11 @@ from wallaroo_spark.pipelines.controller.messages.values import (
     StreamOutput,
 )
 from wallaroo_spark.pipelines.declarations import StartPoint
+from wallaroo_spark.pipelines.event_rules import EventProblem, valid_output
 from wallaroo_spark.pipelines.names import stream_key
 
+RENEWALS = 4
+"""How often, within the time of a delivery, those that wait at a member that works are extended. A choice."""
 Outgoing = pb.SubscriberEvent | pb.WorkerEvent
 MayPublish = Callable[[str], None]
 """Raises :class:`Refused` unless the client may publish to the stream of a path."""
@@ -56,7 +58,6 @@ class GroupJoining:
     stream: str
     """Path of the stream."""
     group: str
-    """Name of the group."""
     durable: bool
     """Whether the group outlives its members."""
     start: StartPoint
@@ -67,11 +68,13 @@ class GroupJoining:
     """The most deliveries at once."""
     partitions: tuple[int, ...]
     """The partitions; none: all, also those that are added later."""
+    known: int = 0
+    """The number of partitions when it joins all; 0 when it joins some."""
 
     def event(self, reply: ReplyTo, member: str, added: bool) -> GroupJoined:
         """The event for one partition. A partition that was ``added`` later is read from its beginning."""
         start = StartPoint(location="beginning") if added else self.start
-        return GroupJoined(reply, member, self.group, self.durable, start, self.max_records)
+        return GroupJoined(reply, member, self.group, self.durable, start, self.max_records, self.known)
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,6 @@ class StageJoining:
     pipeline: str
     """Path of the pipeline."""
     stage: str
-    """Name of the stage."""
     concurrency: int
     """The most deliveries at once."""
     partitions: tuple[int, ...] = ()
@@ -105,7 +107,6 @@ class RecordsToGive:
     number: int
     """Number of the delivery in this channel."""
     partition: int
-    """The partition."""
     first: int
     """First offset."""
     last: int
@@ -114,11 +115,14 @@ class RecordsToGive:
     """Records that retention removed before."""
     records: tuple[CloudEvent, ...] | None
     """The records; None: read them from the table."""
+    timeout: int = 0
+    """Milliseconds within which it has to be settled or extended; 0 for no limit."""
 
 
 class _State(StrEnum):
     WAITING = "waiting"
     GIVEN = "given"
+    TAKEN = "taken away"
     ENDING = "ending"
 
 
@@ -131,7 +135,6 @@ class _StatementPart:
     places: list[int]
     """Places of the events in the statement."""
     target: PartitionKey
-    """The partition."""
 
 
 @dataclass
@@ -155,7 +158,6 @@ class _Open:
     number: int
     """Its number in this channel."""
     partition: int
-    """The partition."""
     instruction: DeliverRecords | DeliverInputs
     """The instruction of the controller."""
     records: tuple[CloudEvent, ...] | None
@@ -164,12 +166,18 @@ class _Open:
     """The bytes that it holds in memory while it waits."""
     state: _State = _State.WAITING
     """Its state in this channel."""
+    given: bool = False
+    """Whether the client has been given it."""
+    waited: bool = False
+    """Whether it had to wait for a place: its time begins when the client is given it."""
     begun: bool = False
     """Whether the client has begun a transaction."""
     parts: list[_StatementPart] = field(default_factory=list)
     """The parts of its statements, in the order in which the controller has them."""
     statements: list[_Statement] = field(default_factory=list)
     """The statements of its transaction."""
+    statement_bytes: int = 0
+    """The bytes of their events."""
 
     @property
     def delivery(self) -> Delivery:
@@ -225,6 +233,8 @@ class JoinedMember:
         """The bytes that wait for all members, which those of this one are a part of."""
         self._given = 0
         self._last = 0
+        self._renewed = 0.0
+        self._events: list[ToInbox] = []
         self._out: deque[Outgoing] = deque()
 
     @property
@@ -305,18 +315,25 @@ class JoinedMember:
         kind = message.WhichOneof("message")
         if kind is None or kind == "join":
             problem = "the channel has joined already; open another channel" if kind else "a message has no content"
-            raise invalid(f"{problem}; the first message is join, and the others are ack, nack, begin or statement")
+            raise invalid(
+                f"{problem}; the first message is join, and the others are ack, nack, extend, begin or statement"
+            )
         number = getattr(message, kind).delivery
         found = self._open.get(number)
+        if found is not None and found.state is _State.TAKEN and found.given and kind in ("ack", "nack"):
+            # The controller drops it, and its answer says why; the place is free again.
+            return self._nack(found, 0, "")
         if found is None or found.state is not _State.GIVEN:
-            self._warn(number, f"delivery {number} is not open: it was settled or withdrawn; the {kind} is dropped")
+            self._warn(number, f"delivery {number} is not open: {self._why_not_open(number)}; the {kind} is dropped")
             return []
         try:
             match kind:
                 case "ack":
                     return self._ack(found, message.ack, schema)
                 case "nack":
-                    return self._nack(found, min(message.nack.delay, LONGEST_DELAY))
+                    return self._nack(found, min(message.nack.delay, LONGEST_DELAY), message.nack.reason)
+                case "extend":
+                    return [self._extended(one) for one in (found, *self._waiting_deliveries())]
                 case "begin":
                     return self._begin(found)
                 case _:
@@ -325,7 +342,15 @@ class JoinedMember:
             # The delivery ends as nacked; the answer to the nack has the reason.
             if kind == "statement":
                 self._send(statement=self._result(found.number, len(found.statements), "REJECTED", problem.message))
-            return self._nack(found, 0, pb.Problem(code=problem.code, text=problem.message))
+            return self._nack(found, 0, problem.message, pb.Problem(code=problem.code, text=problem.message))
+
+    def nack_reason(self, message: pb.SubscriberMessage | pb.WorkerMessage) -> str:
+        """The text for the log, of a message that gives a delivery back with a reason; empty for any other."""
+        nack = message.nack
+        found = self._open.get(nack.delivery) if nack.reason else None
+        if found is None or found.state is not _State.GIVEN:
+            return ""
+        return f"member {self.name_at(found.partition)} gives {found.delivery} back: {bounded_reason(nack.reason)}"
 
     def answered(self, request: int, answer: Answer) -> list[ToInbox]:
         """Take the answer of a controller to a request of this member."""
@@ -341,7 +366,7 @@ class JoinedMember:
             self._settled(found, asked, answer)
         elif asked.kind == "begin":
             if accepted:
-                self._send(statement=self._result(found.number, -1, "PENDING"))
+                self._send(statement=self._result(found.number, -1, "APPLIED"))
             else:
                 self._warn(found.number, reason_of(answer))
         else:
@@ -354,12 +379,12 @@ class JoinedMember:
         """Take a delivery of a controller."""
         self._last += 1
         if isinstance(instruction, DeliverRecords):
-            size = sum(map(event_size, records or ()))
+            size = sum(record.size for record in records or ())
             if self._waiting_bytes + size > self._limits.waiting_bytes or not self._budget.has_room(size):
                 records, size = None, 0
         else:
             size = sum(len(output.data) for _, output in instruction.outputs)
-            size += event_size(instruction.root) if instruction.root is not None else 0
+            size += instruction.root.size if instruction.root is not None else 0
             if self._waiting and self._waiting_bytes + size > self._limits.waiting_bytes:
                 self.end(
                     busy(
@@ -377,39 +402,80 @@ class JoinedMember:
                 )
                 return
         found = _Open(self._last, partition, instruction, records, size)
+        found.waited = bool(self._waiting) or self._given >= self.joining.concurrency
         self._open[found.number] = found
         self._numbers[partition, found.delivery] = found.number
         self._waiting.append(found.number)
         self._waits(size)
         self._changed()
 
-    def withdraw(self, partition: int, delivery: Delivery, reason: str) -> None:
-        """A delivery has ended without the member's doing."""
+    def withdraw(self, partition: int, delivery: Delivery, reason: str, taken_away: bool = False) -> None:
+        """A delivery has ended without the member's doing. One that was taken away keeps its place."""
         number = self._numbers.get((partition, delivery))
         found = self._open.get(number) if number is not None else None
         if found is None or found.state is _State.ENDING:
             # The answer to an ack that is on its way says it.
             return
-        self._withdraw(found, reason)
+        if not taken_away:
+            self._withdraw(found, reason)
+            return
+        if not found.given:
+            self._waits(-found.size)
+            found.records, found.size = None, 0
+        else:
+            self._send(withdrawn=pb.Withdrawn(delivery=found.number, reason=reason, taken_away=True))
+        found.state = _State.TAKEN
 
-    def take(self) -> Outgoing | RecordsToGive | None:
-        """The next message for the client, or the delivery whose records are to be sent; None when there is none."""
+    def take_events(self) -> list[ToInbox]:
+        """The events that :meth:`take` has caused."""
+        events, self._events = self._events, []
+        return events
+
+    def take(self, now: float = 0.0) -> Outgoing | RecordsToGive | None:
+        """The next message for the client, or the delivery whose records are to be sent; None when there is none.
+
+        ``now`` is any clock in seconds.
+        """
         if self._out:
             return self._out.popleft()
         while self._announced and not self._finishing and self._waiting and self._given < self.joining.concurrency:
             found = self._open.get(self._waiting.popleft())
             if found is None:
                 continue
-            found.state = _State.GIVEN
+            if found.state is _State.TAKEN:
+                # Its time was over before the client was given it. The controller gives the member another one.
+                self._given += 1
+                self._events += self._nack(found, 0, "")
+                continue
+            found.state, found.given = _State.GIVEN, True
             self._given += 1
+            if found.waited:
+                self._events.append(self._extended(found))
+            self._renew(now)
             self._waits(-found.size)
             records, found.records, found.size = found.records, None, 0
             instruction = found.instruction
             if isinstance(instruction, DeliverRecords):
                 first, last, missed = instruction.first, instruction.last, instruction.missed
-                return RecordsToGive(found.number, found.partition, first, last, missed, records)
+                timeout = instruction.timeout
+                return RecordsToGive(found.number, found.partition, first, last, missed, records, timeout)
             return _stage_event(found.number, found.partition, instruction)
         return None
+
+    def _extended(self, found: _Open) -> ToInbox:
+        return self._key(found.partition), DeliveryExtended(self.name_at(found.partition), found.delivery)
+
+    def _waiting_deliveries(self) -> list[_Open]:
+        found = (self._open.get(number) for number in self._waiting)
+        return [one for one in found if one is not None and one.state is _State.WAITING and one.instruction.timeout]
+
+    def _renew(self, now: float) -> None:
+        """The time of a delivery must not pass while it waits for its turn at a member that works."""
+        if waiting := self._waiting_deliveries():
+            shortest = min(one.instruction.timeout for one in waiting) / 1000
+            if now >= self._renewed + shortest / RENEWALS:
+                self._renewed = now
+                self._events += map(self._extended, waiting)
 
     def _waits(self, size: int) -> None:
         self._waiting_bytes += size
@@ -461,12 +527,11 @@ class JoinedMember:
         output, outputs = None, tuple[StreamOutput, ...]()
         if isinstance(self.joining, StageJoining):
             if ack.HasField("output"):
-                output = values.Payload(ack.output.data, ack.output.content_type[:1000])
-                if (size := len(output.data)) > self._limits.event_bytes:
-                    raise invalid(
-                        f"the output has {size} bytes, and {self._limits.event_bytes} are permitted; keep large data "
-                        "elsewhere, and put out its address"
-                    )
+                output = values.Payload(ack.output.data, ack.output.content_type)
+                try:
+                    valid_output(output, self._limits.event_bytes)
+                except EventProblem as problem:
+                    raise invalid(f"the output {problem}") from None
             outputs = tuple(self._stream_outputs(ack.stream_outputs, schema))
         elif ack.HasField("output") or ack.stream_outputs:
             raise invalid("an ack of a group's delivery has no output; only those of stages have")
@@ -495,10 +560,17 @@ class JoinedMember:
             for key, places in by_partition(path, partitions, events, chosen):
                 yield StreamOutput(key, tuple(events[place] for place in places))
 
-    def _nack(self, found: _Open, delay: int, problem: pb.Problem | None = None) -> list[ToInbox]:
-        reply = self._settle(found, problem)
-        member = self.name_at(found.partition)
-        return [(self._key(found.partition), DeliveryNacked(reply, member, found.delivery, delay))]
+    def _why_not_open(self, number: int) -> str:
+        found = self._open.get(number)
+        if found is not None and found.state is _State.ENDING:
+            return "it was acked or nacked already"
+        was_given = found is None and 0 < number <= self._last
+        return "it was settled or withdrawn" if was_given else "it was never given on this channel"
+
+    def _nack(self, found: _Open, delay: int, reason: str, problem: pb.Problem | None = None) -> list[ToInbox]:
+        reply, member = self._settle(found, problem), self.name_at(found.partition)
+        nacked = DeliveryNacked(reply, member, found.delivery, delay, bounded_reason(reason))
+        return [(self._key(found.partition), nacked)]
 
     def _settle(self, found: _Open, problem: pb.Problem | None = None) -> ReplyTo:
         found.state = _State.ENDING
@@ -511,6 +583,7 @@ class JoinedMember:
             self._warn(found.number, f"delivery {found.number} has a transaction already; the begin is dropped")
             return []
         found.begun = True
+        self._send(statement=self._result(found.number, -1, "PENDING"))
         reply = self._ask(_Asked("begin", found.number))
         return [(self._key(found.partition), TransactionBegun(reply, self.name_at(found.partition), found.delivery))]
 
@@ -527,6 +600,14 @@ class JoinedMember:
         events = events_of(given.events, self._limits)
         if not events:
             raise invalid("a statement has no event; give at least one")
+        found.statement_bytes += sum(one.size for one in events)
+        if found.statement_bytes > self._limits.transaction_bytes:
+            raise invalid(
+                f"the statements of the transaction have {found.statement_bytes} bytes, and "
+                f"{self._limits.transaction_bytes} are permitted, because they are written together; divide it"
+            )
+        if sum(one.events for one in found.statements) + len(events) > self._limits.transaction_events:
+            raise invalid(f"a transaction has at most {self._limits.transaction_events} events; divide it")
         chosen = given.partition if given.HasField("partition") else None
         parts = by_partition(stream.key.path, stream.partitions, events, chosen)
         place = len(found.statements)
@@ -560,8 +641,8 @@ class JoinedMember:
         problem, written = asked.problem, list[pb.Written]()
         if isinstance(answer, AnswerRequest):
             written = _written(found, answer)
-            for place in range(len(found.statements)) if written else ():
-                self._send(statement=self._result(found.number, place, "COMMITTED"))
+            for place, one in enumerate(written):
+                self._send(statement=self._result(found.number, place, "COMMITTED", one.reason))
         elif problem is None:
             dropped = "delivery-not-open" if not hasattr(answer, "reason") else "ack-refused"
             problem = pb.Problem(code=dropped, text=reason_of(answer))
@@ -589,7 +670,8 @@ def group_messages(
     last records of the delivery.
     """
     missed = given.missed + max(0, min(first, given.last + 1) - given.first)
-    part = pb.GroupDelivery(delivery=given.number, partition=given.partition, first=first, missed=missed)
+    number, timeout = given.number, given.timeout
+    part = pb.GroupDelivery(delivery=number, partition=given.partition, first=first, missed=missed, timeout=timeout)
     size = 0
     for place, record in enumerate(records):
         event = to_wire(record)
@@ -606,7 +688,9 @@ def group_messages(
 
 def _stage_event(number: int, partition: int, given: DeliverInputs) -> pb.WorkerEvent:
     outputs = {name: pb.Payload(data=one.data, content_type=one.content_type) for name, one in given.outputs}
-    sent = pb.StageDelivery(delivery=number, instance=given.delivery.instance, partition=partition, outputs=outputs)
+    of = given.delivery
+    sent = pb.StageDelivery(delivery=number, instance=of.instance, partition=partition, outputs=outputs, birth=of.birth)
+    sent.timeout = given.timeout
     if given.root is not None:
         sent.root_event.CopyFrom(to_wire(given.root))
     return pb.WorkerEvent(delivery=sent)
@@ -615,9 +699,14 @@ def _stage_event(number: int, partition: int, given: DeliverInputs) -> pb.Worker
 def _written(found: _Open, answer: AnswerRequest) -> list[pb.Written]:
     """Where the events of each statement were written."""
     places = [[pb.Place()] * one.events for one in found.statements]
+    reasons = [""] * len(found.statements)
     for part, written in zip(found.parts, answer.written, strict=False):
-        for place, offset in zip(part.places, written.offsets, strict=False):
-            places[part.statement][place] = pb.Place(partition=part.target.partition, offset=offset)
+        reasons[part.statement] = written.reason or reasons[part.statement]
+        for place, (partition, offset) in zip(part.places, written.places(), strict=False):
+            places[part.statement][place] = pb.Place(partition=partition, offset=offset)
     if not answer.written:
         return []
-    return [pb.Written(stream=one.stream, places=where) for one, where in zip(found.statements, places, strict=True)]
+    return [
+        pb.Written(stream=one.stream, places=where, reason=reason)
+        for one, where, reason in zip(found.statements, places, reasons, strict=True)
+    ]

@@ -1,11 +1,15 @@
-"""The schema as a gateway needs it: objects by their paths. Pure."""
+"""The schema as a gateway needs it: objects by their paths. Pure.
+
+Who may use which object, by the token of a call. Pure. Source: ``docs/pipelines/gateway.md#tokens``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from wallaroo_spark.gateway.refusals import unknown
+from wallaroo_spark.gateway.limits import Refused, unknown
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.declarations import (
     Declaration,
@@ -17,14 +21,14 @@ from wallaroo_spark.pipelines.declarations import (
 )
 from wallaroo_spark.pipelines.names import ObjectKey
 from wallaroo_spark.pipelines.schema.store import StoredSchema
+from wallaroo_spark.pipelines.tokens import KeptToken, permission_problem, token_problem
 
 
 @dataclass(frozen=True)
 class SchemaView:
-    """One version of the schema."""
+    """One version of the schema. Every request looks into it, so nothing here looks through all objects twice."""
 
     version: int = 0
-    """The version."""
     objects: Mapping[ObjectKey, Declaration] = field(default_factory=dict)
     """The declared objects."""
     applied_at: int = 0
@@ -64,12 +68,12 @@ class SchemaView:
         found = self.objects.get(_key("Stream", path))
         return found.partitions if isinstance(found, StreamDeclaration) else 0
 
-    @property
+    @cached_property
     def tokens(self) -> dict[str, TokenDeclaration]:
         """The declared Tokens, by name."""
         return {one.name: one for one in self.objects.values() if isinstance(one, TokenDeclaration)}
 
-    @property
+    @cached_property
     def keys(self) -> list[PartitionKey]:
         """Every partition of every stream."""
         streams = (one for one in self.objects.values() if isinstance(one, StreamDeclaration))
@@ -85,3 +89,52 @@ class SchemaView:
 def _key(kind: str, path: str) -> ObjectKey:
     namespace, _, name = path.rpartition("/")
     return ObjectKey(kind, namespace, name)
+
+
+PUBLISH = "publish"
+SUBSCRIBE = "subscribe"
+
+
+@dataclass(frozen=True)
+class AccessRules:
+    """The tokens of an application, and the permissions in its schema."""
+
+    schema: SchemaView
+    """The schema, whose Tokens have the permissions."""
+    kept: Mapping[str, KeptToken] = field(default_factory=dict)
+    """The tokens, by identifier."""
+
+    @property
+    def open(self) -> bool:
+        """Whether no Token is declared, so that everybody may do everything."""
+        return not self.schema.tokens
+
+    def check(self, token: str, access: str, kind: str, path: str, now: float) -> None:
+        """Raise :class:`Refused` unless the bearer of a token has this access to an object. ``now`` is in seconds."""
+        self.check_token(token, now)
+        if self.open:
+            return
+        namespace, _, name = path.rpartition("/")
+        key = ObjectKey(kind, namespace[:200], name[:200])
+        if problem := permission_problem(token, access, key, self.kept, self.schema.tokens):
+            raise Refused(problem, code="permission-missing", status="PERMISSION_DENIED")
+
+    def check_token(self, token: str, now: float) -> None:
+        """Raise :class:`Refused` unless a token is valid."""
+        if self.open:
+            return
+        if not token:
+            raise Refused(
+                "the call has no token; send the metadata 'authorization: Bearer <token>' with one that "
+                "wallaroo-spark token create has made",
+                code="token-refused",
+                status="UNAUTHENTICATED",
+            )
+        if problem := token_problem(token, self.kept, self.schema.tokens, now):
+            raise Refused(problem, code="token-refused", status="UNAUTHENTICATED")
+
+
+def bearer(authorization: str) -> str:
+    """The token in the metadata ``authorization``; empty without one."""
+    scheme, _, token = authorization.strip().partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""

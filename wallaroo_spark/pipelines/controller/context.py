@@ -8,16 +8,8 @@ from enum import StrEnum
 from typing import TypeVar
 
 from wallaroo_spark.errors import PipelineError
-from wallaroo_spark.pipelines.controller.messages.carried import Carried
-from wallaroo_spark.pipelines.controller.messages.instructions import (
-    AnswerRequest,
-    CarryOut,
-    ConnectorPosition,
-    Instruction,
-    RefuseRequest,
-    WarnClient,
-    Written,
-)
+from wallaroo_spark.pipelines.controller.messages import instructions
+from wallaroo_spark.pipelines.controller.messages.events import Carried
 from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, PartitionKey, ReplyTo
 from wallaroo_spark.pipelines.controller.stored.entries import KeyEntries, Stored
 from wallaroo_spark.pipelines.controller.stored.seen_ids import SeenCache
@@ -26,49 +18,61 @@ S = TypeVar("S", bound=StrEnum)
 E = TypeVar("E", bound=StrEnum)
 
 
+NONE_ASIDE: Mapping[tuple[str, int], str] = {}
+
+
 class CallContext:
     """The parts of a controller share this object during one call."""
 
-    def __init__(self, key: PartitionKey, now: int, stored: Stored, cache: SeenCache | None = None) -> None:
+    def __init__(
+        self,
+        key: PartitionKey,
+        now: int,
+        stored: Stored,
+        cache: SeenCache | None = None,
+        set_aside: Mapping[tuple[str, int], str] = NONE_ASIDE,
+    ) -> None:
         self.key = key
         self.now = now
+        self.set_aside = set_aside
+        """Instances that an operator has set aside, by pipeline and number, with their reasons."""
         self.entries = KeyEntries(stored, key, cache)
         self.head = self.entries.head
-        self.out: list[Instruction] = []
+        self.out: list[instructions.Instruction] = []
         self.fresh_from = self.head.last + 1
         """Offset of the first record that this call appends."""
         self.fresh: list[CloudEvent] = []
         """The records that this call appends."""
 
-    def say(self, instruction: Instruction) -> None:
+    def say(self, instruction: instructions.Instruction) -> None:
         """Add an instruction."""
         self.out.append(instruction)
 
-    def answer(
-        self,
-        reply_to: ReplyTo | None,
-        written: tuple[Written, ...] = (),
-        positions: tuple[ConnectorPosition, ...] = (),
-    ) -> None:
+    def answer(self, reply_to: ReplyTo | None, written: tuple[instructions.Written, ...] = ()) -> None:
         """A request has succeeded."""
         if reply_to is not None:
-            self.out.append(AnswerRequest(reply_to, written, positions))
+            self.out.append(instructions.AnswerRequest(reply_to, written))
 
     def refuse(self, reply_to: ReplyTo | None, reason: str) -> None:
         """A request has failed."""
         if reply_to is not None:
-            self.out.append(RefuseRequest(reply_to, reason))
+            self.out.append(instructions.RefuseRequest(reply_to, reason))
 
     def warn(self, reply_to: ReplyTo | None, text: str) -> None:
         """A message was dropped."""
         if reply_to is not None:
-            self.out.append(WarnClient(reply_to, text))
+            self.out.append(instructions.WarnClient(reply_to, text))
 
     def carry(self, target: PartitionKey, message: Carried) -> None:
         """Carry a message to another key, or to this one."""
         sequence = self.head.sent.get(target, 0) + 1
         self.head.sent[target] = sequence
-        self.out.append(CarryOut(target, sequence, message))
+        self.out.append(instructions.CarryOut(target, sequence, message))
+
+    def expect(self, due: int) -> None:
+        """The time of a delivery is over at ``due``; 0: it has no limit."""
+        if due and (self.head.deadline is None or due < self.head.deadline):
+            self.head.deadline = due
 
     def number_delivery(self) -> int:
         """A number that no other delivery of this key has."""

@@ -1,10 +1,9 @@
-"""The controller of a key: ``handle`` takes the events of one batch and returns instructions.
+"""The controller of a key: :class:`KeyController` takes the events of one batch and returns instructions.
 
 It has no socket, clock, thread or file, and the same state, time and events give the same result. The parts, each built
 on those before it:
 
 - :mod:`.partition_log` -- records get offsets, once
-- :mod:`.connectors` -- streams of connectors, each message once
 - :mod:`.transactions` -- transactions of deliveries, and staged statements
 - :mod:`.groups` -- groups of subscribers
 - :mod:`.instances` -- active instances, with :mod:`.stages`
@@ -15,27 +14,16 @@ Source: ``docs/pipelines/design.md``.
 
 from __future__ import annotations
 
-from bisect import insort
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 
-from wallaroo_spark.errors import PipelineError
-from wallaroo_spark.pipelines.controller.connectors import ConnectorStreams
-from wallaroo_spark.pipelines.controller.context import CallContext, next_state
+from wallaroo_spark.errors import PipelineError, bounded_reason
+from wallaroo_spark.pipelines.controller.context import NONE_ASIDE, CallContext, next_state
 from wallaroo_spark.pipelines.controller.groups import SubscriberGroups
 from wallaroo_spark.pipelines.controller.instances import ActiveInstances
-from wallaroo_spark.pipelines.controller.messages import carried as c
 from wallaroo_spark.pipelines.controller.messages import events as e
-from wallaroo_spark.pipelines.controller.messages.instructions import ArmTimer, EndSubscription, Instruction
-from wallaroo_spark.pipelines.controller.messages.values import (
-    IN_SPARK,
-    CloudEvent,
-    DelayedRecords,
-    Delivery,
-    GroupDelivery,
-    PartitionKey,
-    ReplyTo,
-    StageDelivery,
-)
+from wallaroo_spark.pipelines.controller.messages import instructions, values
+from wallaroo_spark.pipelines.controller.messages.plans import RetryPlan
 from wallaroo_spark.pipelines.controller.partition_log import PartitionLog, records_problem
 from wallaroo_spark.pipelines.controller.pipelines import PipelineRuns
 from wallaroo_spark.pipelines.controller.stages import ack_problem
@@ -47,44 +35,56 @@ from wallaroo_spark.pipelines.controller.transactions import StagedStatements, T
 
 LONGEST_DELAY = 24 * 3600 * 1000
 """The most milliseconds that a nack may delay the next delivery. A choice: a day; every wait has an end."""
+_LEFT = "the member has left, or its gateway has ended"
+_OVERDUE = (
+    "the delivery was taken away, because it was not settled within deliveryTimeout or an operator said so; its "
+    "message is dropped. A member that works for longer extends its delivery"
+)
 _LATE = "the delivery is not open, or another member has it; its message is dropped"
-
-
-def handle(key: PartitionKey, now: int, stored: Stored, events: Sequence[e.Event]) -> tuple[list[Instruction], Changes]:
-    """Handle the events of a key in one batch. Returns the instructions in order, and the changed entries.
-
-    ``now`` is the time of the batch in milliseconds since 1970 UTC; it does not decrease. Raises :class:`PipelineError`
-    for an event that only a defect can cause; nothing of the batch may then be kept.
-    """
-    controller = KeyController(key, now, stored)
-    return controller.handle(events), controller.take_changes()
 
 
 class KeyController:
     """The controller of a key during one batch, for a shell that answers instructions within the batch.
 
-    :meth:`handle` may be called again with the answers to its instructions. The entries stay decoded between the calls,
-    and :meth:`take_changes` returns the changes of all calls at the end.
+    ``now`` is the time of the batch in milliseconds since 1970 UTC; it does not decrease. :meth:`handle` may be called
+    again with the answers to its instructions. The entries stay decoded between the calls; :meth:`take_changes` returns
+    the changes of all calls at the end, and :attr:`fresh` the records that they append.
     """
 
-    def __init__(self, key: PartitionKey, now: int, stored: Stored, cache: SeenCache | None = None) -> None:
-        self.context = context = CallContext(key, now, stored, cache)
+    def __init__(
+        self,
+        key: values.PartitionKey,
+        now: int,
+        stored: Stored,
+        cache: SeenCache | None = None,
+        set_aside: Mapping[tuple[str, int], str] = NONE_ASIDE,
+    ) -> None:
+        self.context = context = CallContext(key, now, stored, cache, set_aside)
         self._head = context.head
         self._log = PartitionLog(context)
-        self._connectors = ConnectorStreams(context, self._log)
         self._transactions = Transactions(context)
         self._staged = StagedStatements(context, self._log)
         self._groups = SubscriberGroups(context)
         self._instances = ActiveInstances(context, self._transactions)
         self._pipelines = PipelineRuns(context, self._instances)
 
-    def handle(self, events: Sequence[e.Event]) -> list[Instruction]:
-        """Handle events. Returns the instructions of this call in order."""
-        out: list[Instruction] = []
+    def handle(self, events: Sequence[e.Event]) -> list[instructions.Instruction]:
+        """Handle events. Returns the instructions of this call in order.
+
+        Raises :class:`PipelineError` for an event that only a defect can cause; nothing of the batch may then be kept.
+        """
+        out: list[instructions.Instruction] = []
         self.context.out = out
-        self.wake()
-        for event in events:
+        # What is due in a stream that is deleted is not written any more.
+        declared = list(itertools.takewhile(lambda event: isinstance(event, e.PartitionDeclared), events))
+        for event in declared:
             self.take(event)
+        self.wake()
+        for event in events[len(declared) :]:
+            if not isinstance(event, e.CarriedIn):
+                self._log.place_moved()
+            self.take(event)
+        self._log.place_moved()
         self.settle()
         return out
 
@@ -103,7 +103,7 @@ class KeyController:
         return self.context.fresh_from
 
     @property
-    def fresh(self) -> Sequence[CloudEvent]:
+    def fresh(self) -> Sequence[values.CloudEvent]:
         """The records of this batch."""
         return self.context.fresh
 
@@ -114,32 +114,41 @@ class KeyController:
     def wake(self) -> None:
         """Time has passed: delayed deliveries and records are due."""
         now, head = self.context.now, self._head
+        self._instances.set_aside()
         if head.armed is not None and head.armed <= now:
             head.armed = None
+        later = []
         while head.delayed and head.delayed[0][0] <= now:
             due, delivery = head.delayed.pop(0)
-            if isinstance(delivery, StageDelivery):
+            if isinstance(delivery, values.StageDelivery):
                 self._instances.due(delivery)
                 continue
-            if isinstance(delivery, DelayedRecords):
-                self._log.due(delivery)
+            if isinstance(delivery, values.DelayedRecords):
+                if not self._log.due(delivery):
+                    later.append((due, delivery))
                 continue
             found = self._groups.find(delivery)
             if found is not None and found.state is DeliveryState.DELAYED and found.due == due:
                 found.state = next_state(DELIVERY, found.state, DeliveryEvent.DUE)
+        # They stay the first ones, in their order.
+        head.delayed[:0] = later
 
     def settle(self) -> None:
         """Carry out all that has become possible."""
+        self._time_out()
         self._pipelines.advance()
         self._groups.deliver()
         self._instances.deliver()
-        due = self._head.delayed[0][0] if self._head.delayed else None
+        # Records that are due and have found no room in this batch are appended by the next one.
+        due = max(self._head.delayed[0][0], self.context.now + 1) if self._head.delayed else None
         if self._pipelines.held_up:
             # The time of the next batch is later than that of this one.
             due = self.context.now + 1 if due is None else min(due, self.context.now + 1)
+        if self._head.deadline is not None:
+            due = self._head.deadline if due is None else min(due, self._head.deadline)
         if due != self._head.armed:
             self._head.armed = due
-            self.context.say(ArmTimer(due))
+            self.context.say(instructions.ArmTimer(due))
 
     def take(self, event: e.Event) -> None:
         """Handle one event."""
@@ -148,20 +157,22 @@ class KeyController:
                 self._log.published(event)
             case e.RecordsDelayed():
                 self._log.delayed(event)
-            case e.MessagesSent():
-                self._connectors.sent(event)
-            case e.ConnectorOpened():
-                self._connectors.opened(event)
-            case e.ConnectorAsked():
-                self._connectors.asked(event)
             case e.DeliveryAcked():
                 self._acked(event)
             case e.DeliveryNacked():
                 self._nacked(event)
+            case e.DeliveryExtended():
+                self._extended(event)
+            case e.DeliveriesTaken():
+                self._taken(event)
+            case e.GroupChanged():
+                self._group_changed(event)
             case e.CarriedIn():
                 self._carried(event)
-            case e.RecordsRead():
+            case e.RecordsRead() if "/" in event.pipeline:
                 self._pipelines.read(event)
+            case e.RecordsRead():
+                self._groups.read(event)
             case e.GroupJoined():
                 if self._may_join(event, self._groups.problem(event)):
                     self._groups.joined(event)
@@ -189,19 +200,30 @@ class KeyController:
             return
         if event.plan is None or not head.declared:
             self._log.forget_records()
+        was_declared = head.declared
         head.version, head.declared = event.version, event.plan is not None
         if event.plan is not None:
             head.window_millis, head.window_records = event.plan.window_millis, event.plan.window_records
+            head.retry = event.plan.retry
+            if not was_declared:
+                head.born = head.raised = event.version
+                head.partitions = [event.plan.partitions]
+            elif event.plan.partitions > head.partitions[-1]:
+                head.raised = event.version
+                head.partitions.append(event.plan.partitions)
+                self._groups.tell(range(head.partitions[-2], head.partitions[-1]))
+                self._log.tell_ids()
         self._pipelines.declared(event.version, event.plan.pipelines if event.plan is not None else ())
         if event.plan is None:
             for name in [*head.members]:
                 self._left(name)
-                self.context.say(EndSubscription(name, "the stream is deleted"))
+                self.context.say(instructions.EndSubscription(name, "the stream is deleted"))
             for name, group in head.groups.items():
                 if group.open is not None:
-                    self._transactions.give_up(GroupDelivery(name, group.open.number), "the stream is deleted")
+                    self._transactions.give_up(values.GroupDelivery(name, group.open.number), "the stream is deleted")
             head.groups.clear()
             self._log.forget_delayed()
+            self._staged.forget_records()
 
     def _may_join(self, event: e.GroupJoined | e.StageJoined, problem: str) -> bool:
         """Answer a member that wants to join. Returns whether it may."""
@@ -222,14 +244,14 @@ class KeyController:
             return
         if member.group:
             open_delivery = self._groups.left(name, member)
-            left: list[Delivery] = [] if open_delivery is None else [open_delivery]
+            left: list[values.Delivery] = [] if open_delivery is None else [open_delivery]
         else:
             self._pipelines.left(name, member)
             left = [*self._instances.held_by(name, member)]
         del self._head.members[name]
         for delivery in left:
-            self._transactions.give_up(delivery, "the member has left")
-            self._redeliver(delivery, DeliveryEvent.NACKED)
+            self._transactions.give_up(delivery, _LEFT)
+            self._redeliver(delivery, DeliveryEvent.NACKED, 0, _LEFT)
         self._groups.end_if_unused(member.group)
 
     def _gateway_started(self, event: e.GatewayStarted) -> None:
@@ -239,28 +261,39 @@ class KeyController:
             if member.gateway == event.gateway and member.generation < event.generation:
                 self._left(name)
 
-    def _find(self, delivery: Delivery) -> OpenDelivery | None:
-        if isinstance(delivery, GroupDelivery):
+    def _find(self, delivery: values.Delivery) -> OpenDelivery | None:
+        if isinstance(delivery, values.GroupDelivery):
             return self._groups.find(delivery)
         return self._instances.find(delivery)
 
-    def _has(self, member: str, delivery: Delivery, reply_to: ReplyTo | None) -> OpenDelivery | None:
-        """The delivery, if this member has it now; else the member is warned."""
+    def _has(
+        self, member: str, delivery: values.Delivery, reply_to: values.ReplyTo | None, *, settles: bool = False
+    ) -> OpenDelivery | None:
+        """The delivery, if this member has it now; else the member is warned. ``settles``: by an ack or a nack."""
         found = self._find(delivery)
         if found is not None and found.member == member and found.state is DeliveryState.DELIVERED:
             return found
+        late = self._head.members.get(member)
+        if late is not None and delivery.number in late.overdue:
+            if settles:
+                late.overdue.remove(delivery.number)
+                late.open -= bool(late.stage)
+            self.context.warn(reply_to, _OVERDUE)
+            return None
         self.context.warn(reply_to, _LATE)
         return None
 
     def _acked(self, event: e.DeliveryAcked) -> None:
-        found = self._has(event.member, event.delivery, event.reply_to)
+        found = self._has(event.member, event.delivery, event.reply_to, settles=True)
         if found is None:
             return
-        if isinstance(event.delivery, StageDelivery):
+        if isinstance(event.delivery, values.StageDelivery):
             plan = self._instances.stage(event.delivery)
-            if problem := ack_problem(plan, event):
+            if problem := ack_problem(plan, event) or self._instances.inputs_problem(event.delivery, event.output):
                 self.context.refuse(event.reply_to, problem)
-                self._give_back(event.delivery, found, plan.retry_delay(found.attempts), problem)
+                # A function is called again in a later batch: the same turn would never end.
+                delay = max(plan.retry.retry_delay(found.attempts), 1 if event.member == values.IN_SPARK else 0)
+                self._give_back(event.delivery, found, delay, problem)
                 return
         if self._transactions.get(event.delivery) is None:
             self.context.answer(event.reply_to)
@@ -271,39 +304,113 @@ class KeyController:
             found.state = next_state(DELIVERY, found.state, DeliveryEvent.ACKED_EARLY)
 
     def _finish(self, ack: e.DeliveryAcked, event: DeliveryEvent) -> None:
-        if isinstance(ack.delivery, GroupDelivery):
+        if isinstance(ack.delivery, values.GroupDelivery):
             self._groups.finish(ack.delivery, event)
         else:
             self._instances.finish(ack.delivery, event, ack.output, ack.stream_outputs)
 
     def _nacked(self, event: e.DeliveryNacked) -> None:
-        found = self._has(event.member, event.delivery, event.reply_to)
+        found = self._has(event.member, event.delivery, event.reply_to, settles=True)
         if found is None:
             return
         self.context.answer(event.reply_to)
-        delay = min(max(0, event.delay), LONGEST_DELAY)
-        if isinstance(event.delivery, StageDelivery):
-            delay = max(delay, self._instances.stage(event.delivery).retry_delay(found.attempts))
+        delay = max(min(max(0, event.delay), LONGEST_DELAY), self._retry_delay(event.delivery, found))
         self._give_back(event.delivery, found, delay, event.reason)
 
-    def _give_back(self, delivery: Delivery, found: OpenDelivery, delay: int, reason: str) -> None:
+    def _give_back(self, delivery: values.Delivery, found: OpenDelivery, delay: int, reason: str) -> None:
         """A delivery that a member has is nacked, by the member or in its place."""
+        reason = bounded_reason(reason)
         self._transactions.give_up(delivery, reason or "the delivery is nacked")
         self._redeliver(delivery, DeliveryEvent.NACKED_WITH_DELAY if delay else DeliveryEvent.NACKED, delay, reason)
 
-    def _redeliver(self, delivery: Delivery, event: DeliveryEvent, delay: int = 0, reason: str = "") -> None:
-        if isinstance(delivery, StageDelivery):
+    def _redeliver(self, delivery: values.Delivery, event: DeliveryEvent, delay: int, reason: str) -> None:
+        if isinstance(delivery, values.StageDelivery):
             self._instances.redeliver(delivery, event, delay, reason)
+        else:
+            self._groups.redeliver(delivery, event, delay, reason)
+
+    def _retry(self, delivery: values.Delivery) -> RetryPlan:
+        return self._instances.stage(delivery).retry if isinstance(delivery, values.StageDelivery) else self._head.retry
+
+    def _retry_delay(self, delivery: values.Delivery, found: OpenDelivery) -> int:
+        return self._retry(delivery).retry_delay(found.attempts)
+
+    def _time_out(self) -> None:
+        """Take away the deliveries whose time is over. The acks of this batch have been taken before."""
+        head, now = self._head, self.context.now
+        if head.deadline is None or head.deadline > now:
             return
-        found = self._groups.find(delivery)
+        head.deadline = None
+        late: list[values.Delivery] = []
+        timed: list[tuple[int, values.Delivery]] = [*self._groups.timed(), *self._instances.timed()]
+        for due, delivery in timed:
+            if due <= now:
+                late.append(delivery)
+            else:
+                self.context.expect(due)
+        for delivery in late:
+            timeout = self._retry(delivery).timeout
+            # It may have no limit any more, by a newer declaration.
+            limit = f"{timeout / 1000:g} s" if timeout else "its time"
+            self._take_away(delivery, f"it was not settled within {limit} (deliveryTimeout), nor extended")
+
+    def _take_away(self, delivery: values.Delivery, reason: str) -> None:
+        """A delivery ends without its member, whose place it keeps: one that hangs is not given the next."""
+        found = self._find(delivery)
+        if found is None or found.state is not DeliveryState.DELIVERED:
+            return
+        name, number = found.member, found.number
+        # As that of a member that has left, it comes again at once.
+        self._give_back(delivery, found, 0, reason)
+        member = self._head.members[name]
+        member.overdue.append(number)
+        member.open += bool(member.stage)
+        self.context.say(instructions.WithdrawDelivery(name, delivery, reason, True))
+
+    def _extended(self, event: e.DeliveryExtended) -> None:
+        found = self._has(event.member, event.delivery, None)
         if found is not None:
-            found.state = next_state(DELIVERY, found.state, event)
-            if found.state is DeliveryState.DELAYED:
-                found.due = self.context.now + delay
-                insort(self._head.delayed, (found.due, delivery))
+            # By the newest declaration, which may have no limit any more.
+            timeout = self._retry(event.delivery).timeout
+            found.due = self.context.now + timeout if timeout else 0
+            self.context.expect(found.due)
+
+    def _taken(self, event: e.DeliveriesTaken) -> None:
+        taken: list[values.Delivery]
+        if event.group:
+            group = self._head.groups.get(event.group)
+            taken = [values.GroupDelivery(event.group, group.open.number)] if group is not None and group.open else []
+        else:
+            taken = [*self._instances.taken(event)]
+        with_members: list[values.Delivery] = [
+            one for one in taken if (found := self._find(one)) and found.state is DeliveryState.DELIVERED
+        ]
+        if not with_members:
+            what = f"group {event.group}" if event.group else f"instance {event.instance} of {event.pipeline}"
+            self.context.refuse(event.reply_to, f"no member has a delivery of {what} on {self.context.key}")
+            return
+        self.context.answer(event.reply_to)
+        for delivery in with_members:
+            self._take_away(delivery, "an operator has taken it away")
+
+    def _group_changed(self, event: e.GroupChanged) -> None:
+        if problem := self._groups.change_problem(event):
+            self.context.refuse(event.reply_to, problem)
+            return
+        self.context.answer(event.reply_to)
+        found = self._head.groups[event.group].open
+        if found is not None and event.action in (e.GroupAction.MOVE, e.GroupAction.DELETE):
+            delivery, reason = (
+                values.GroupDelivery(event.group, found.number),
+                f"an operator has changed the group: {event.action}",
+            )
+            self._transactions.give_up(delivery, reason)
+            if found.state is DeliveryState.DELIVERED and event.action is e.GroupAction.MOVE:
+                self.context.say(instructions.WithdrawDelivery(found.member, delivery, reason))
+        self._groups.changed(event)
 
     def _begin(self, event: e.TransactionBegun) -> None:
-        if event.member == IN_SPARK or self._has(event.member, event.delivery, event.reply_to) is None:
+        if event.member == values.IN_SPARK or self._has(event.member, event.delivery, event.reply_to) is None:
             return
         if self._transactions.get(event.delivery) is not None:
             self.context.warn(event.reply_to, "the delivery has a transaction already; the message is dropped")
@@ -321,7 +428,8 @@ class KeyController:
             return
         if problem := records_problem(event.records):
             self.context.refuse(event.reply_to, f"{problem}; the transaction is rolled back")
-            self._give_back(event.delivery, found, 0, f"a statement is not valid: {problem}")
+            delay = self._retry_delay(event.delivery, found)
+            self._give_back(event.delivery, found, delay, f"a statement is not valid: {problem}")
             return
         self._transactions.add(event)
 
@@ -340,34 +448,66 @@ class KeyController:
         self._head.received[event.source] = event.sequence
         self._arrived(event.source, event.message)
 
-    def _arrived(self, source: PartitionKey, message: c.Carried) -> None:
+    def _arrived(self, source: values.PartitionKey, message: e.Carried) -> None:
         match message:
-            case c.AppendOutput():
+            case e.AppendOutput():
                 self._append_output(source, message)
-            case c.ApplyStatement():
+            case e.ApplyStatement():
                 self._staged.apply(source, message)
-            case c.CommitStatement():
+            case e.CommitStatement():
                 self._staged.commit(source, message)
-            case c.AbortStatement():
+            case e.AbortStatement():
                 self._staged.abort(source, message)
-            case c.OutputAppended() | c.OutputRefused():
-                self._instances.placed(source, message)
-            case c.StatementApplied():
+            case e.OutputAppended() | e.OutputRefused():
+                if isinstance(message.output, values.OutputId):
+                    self._instances.placed(source, message)
+                elif isinstance(message, e.OutputRefused):
+                    self._groups.letter_refused(message.output, message.reason)
+            case e.StatementApplied():
                 self._commit_early_ack(message)
-            case c.StatementRefused():
-                if self._transactions.refused(message):
-                    self._redeliver(message.statement.delivery, DeliveryEvent.TRANSACTION_REJECTED)
-            case c.StatementAppended():
+            case e.StatementRefused():
+                self._refused(message)
+            case e.StatementAppended():
                 self._transactions.appended(message)
+            case e.GroupsExist():
+                if self._is_of_this_life(message.version):
+                    self._groups.exist(message.groups)
+            case e.IdsMoved():
+                if self._is_of_this_life(message.version):
+                    self._log.ids_moved(source.partition, message)
+            case e.RecordsMoved():
+                self._log.moved(message)
 
-    def _append_output(self, source: PartitionKey, message: c.AppendOutput) -> None:
+    def _is_of_this_life(self, version: int) -> bool:
+        """Whether a message about added partitions is of the stream that is declared now."""
+        return self._head.declared and version >= self._head.born
+
+    def _append_output(self, source: values.PartitionKey, message: e.AppendOutput) -> None:
         if not self._head.declared:
             reason = f"there is no stream {self.context.key.stream} with a partition {self.context.key.partition}"
-            self.context.carry(source, c.OutputRefused(message.output, reason))
+            self.context.carry(source, e.OutputRefused(message.output, reason))
             return
-        self.context.carry(source, c.OutputAppended(message.output, self._log.append(message.records)))
+        written = self._log.append(message.records)
+        self.context.carry(source, e.OutputAppended(message.output, written.offsets, written.partitions))
 
-    def _commit_early_ack(self, message: c.StatementApplied) -> None:
+    def _refused(self, message: e.StatementRefused) -> None:
+        delivery = message.statement.delivery
+        if not self._transactions.refused(message):
+            return
+        found = self._find(delivery)
+        if found is not None and found.state is DeliveryState.DELIVERED:
+            # The member may have the answers to all of its messages, and so no other way to hear it.
+            self.context.say(
+                instructions.WithdrawDelivery(
+                    found.member, delivery, f"its transaction is rolled back: {message.reason}"
+                )
+            )
+        if found is not None:
+            delay = self._retry_delay(delivery, found)
+            rejected = DeliveryEvent.TRANSACTION_REJECTED_WITH_DELAY if delay else DeliveryEvent.TRANSACTION_REJECTED
+            self._redeliver(delivery, rejected, delay, bounded_reason(message.reason))
+
+    def _commit_early_ack(self, message: e.StatementApplied) -> None:
         delivery = message.statement.delivery
         transaction = self._transactions.get(delivery)
         if self._transactions.applied(message) and transaction is not None:

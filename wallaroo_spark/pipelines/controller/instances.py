@@ -6,30 +6,12 @@ Source: ``docs/pipelines/design.md#pipelines-and-instances``.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from wallaroo_spark.pipelines.controller.context import CallContext, next_state
-from wallaroo_spark.pipelines.controller.messages.carried import AppendOutput, OutputAppended, OutputRefused
-from wallaroo_spark.pipelines.controller.messages.instructions import (
-    DeliverInputs,
-    InstanceBegan,
-    InstanceEnded,
-    Outcome,
-    RunFunction,
-    StoreOutput,
-    StorePointer,
-    WithdrawDelivery,
-)
+from wallaroo_spark.pipelines.controller.dead_letters import DEAD_LETTER, Failure, dead_letter
+from wallaroo_spark.pipelines.controller.messages import events, instructions, values
 from wallaroo_spark.pipelines.controller.messages.plans import PipelinePlan, StagePlan
-from wallaroo_spark.pipelines.controller.messages.values import (
-    IN_SPARK,
-    CloudEvent,
-    OutputId,
-    PartitionKey,
-    Payload,
-    StageDelivery,
-    StreamOutput,
-)
 from wallaroo_spark.pipelines.controller.stages import all_done, inputs, ready_stages, release
 from wallaroo_spark.pipelines.controller.states import DELIVERY, DeliveryEvent, DeliveryState
 from wallaroo_spark.pipelines.controller.stored.key_state import (
@@ -41,9 +23,8 @@ from wallaroo_spark.pipelines.controller.stored.key_state import (
     StageProgress,
 )
 from wallaroo_spark.pipelines.controller.transactions import Transactions
+from wallaroo_spark.pipelines.event_rules import inputs_problem
 
-DEAD_LETTER = -1
-"""Place of a dead letter among the stream outputs of a delivery."""
 _HELD = (DeliveryState.DELIVERED, DeliveryState.COMMITTING)
 
 
@@ -56,68 +37,93 @@ class ActiveInstances:
         self._pipelines = context.head.pipelines
         self._transactions = transactions
 
-    def begin(self, pipeline: PipelineProgress, number: int, root: CloudEvent) -> None:
+    def begin(self, pipeline: PipelineProgress, number: int, root: values.CloudEvent) -> None:
         """A record begins an instance with its own offset."""
         plan, now = pipeline.plan, self._context.now
         instance = Instance(pipeline.version, now, root)
         pipeline.users[pipeline.version] = pipeline.users.get(pipeline.version, 0) + 1
         self._entries.instances.put((plan.name, number), instance)
-        self._context.say(InstanceBegan(plan.name, number, pipeline.version, now))
-        self._go_on(pipeline, plan, number, instance)
+        self._context.say(instructions.InstanceBegan(plan.name, number, pipeline.version, now, pipeline.birth))
+        if (plan.name, number) in self._context.set_aside:
+            self.set_aside()
+        else:
+            self._go_on(pipeline, plan, number, instance)
 
-    def find(self, delivery: StageDelivery) -> OpenDelivery | None:
+    def find(self, delivery: values.StageDelivery) -> OpenDelivery | None:
         """The open delivery of this name, None without one; it may be changed."""
         instance = self._entries.instances.edit((delivery.pipeline, delivery.instance))
         progress = instance.stages.get(delivery.stage) if instance is not None else None
         return progress.open if progress is not None and progress.open.number == delivery.number else None
 
-    def stage(self, delivery: StageDelivery) -> StagePlan:
+    def stage(self, delivery: values.StageDelivery) -> StagePlan:
         """The plan of an open delivery's stage."""
         instance = self._entries.instances.get((delivery.pipeline, delivery.instance))
-        found = instance and self._pipelines[delivery.pipeline].plans[instance.version].stage(delivery.stage)
+        found = instance and self._pipelines[delivery.pipeline].plan_of(instance.version).stage(delivery.stage)
         assert found, delivery
         return found
 
+    def inputs_problem(self, delivery: values.StageDelivery, output: values.Payload | None) -> str:
+        """Why a stage could not be given its inputs if this output were one of them; empty when it could."""
+        instance = self._entries.instances.get((delivery.pipeline, delivery.instance))
+        assert instance is not None, delivery
+        for stage in self._pipelines[delivery.pipeline].plans[instance.version].stages:
+            if output is not None and delivery.stage in stage.dependencies:
+                known = ((name, self._output(delivery, instance, name)) for name in stage.dependencies)
+                outputs = {name: one for name, one in known if one is not None} | {delivery.stage: output}
+                root = instance.root if stage.given_root else None
+                if problem := inputs_problem(root, outputs.items()):
+                    return f"stage {stage.name} could not be run: {problem}; the delivery is treated as nacked"
+        return ""
+
+    def _output(self, delivery: values.StageDelivery, instance: Instance, stage: str) -> values.Payload | None:
+        """The output of a stage of the same instance, also while its transaction is not committed."""
+        found = instance.stages.get(stage)
+        if found is not None and found.open.state is DeliveryState.COMMITTING:
+            transaction = self._transactions.get(delivery._replace(stage=stage, number=found.open.number))
+            return transaction.output if transaction is not None else None
+        return found.output if found is not None else None
+
     def finish(
         self,
-        delivery: StageDelivery,
+        delivery: values.StageDelivery,
         event: DeliveryEvent,
-        output: Payload | None,
-        stream_outputs: Sequence[StreamOutput],
+        output: values.Payload | None,
+        stream_outputs: Sequence[values.StreamOutput],
     ) -> None:
         """A stage is done: record its output, carry its stream outputs, and begin the stages that waited for it."""
-        name, number, stage, _ = delivery
+        name, number, stage = delivery.pipeline, delivery.instance, delivery.stage
         instance = self._entries.instances.edit((name, number))
         assert instance is not None, delivery
         progress = instance.stages[stage]
         progress.open.state = next_state(DELIVERY, progress.open.state, event)
         self._give_back(progress.open)
         progress.output = output
-        self._context.say(StoreOutput(delivery, output, progress.open.began_at, self._context.now))
+        self._context.say(instructions.StoreOutput(delivery, output, progress.open.began_at, self._context.now))
         for place, one in enumerate(stream_outputs):
             if one.records:
-                self._context.carry(one.target, AppendOutput(OutputId(delivery, place), one.records))
+                self._context.carry(one.target, events.AppendOutput(values.OutputId(delivery, place), one.records))
                 instance.unplaced += 1
         pipeline = self._pipelines[name]
-        self._go_on(pipeline, pipeline.plans[instance.version], number, instance)
+        self._go_on(pipeline, pipeline.plan_of(instance.version), number, instance)
 
-    def redeliver(self, delivery: StageDelivery, event: DeliveryEvent, delay: int = 0, reason: str = "") -> None:
+    def redeliver(self, delivery: values.StageDelivery, event: DeliveryEvent, delay: int, reason: str) -> None:
         """A delivery has not succeeded: it waits for a member again, after a delay; or its instance has failed."""
-        name, number, stage, _ = delivery
+        name, number, stage = delivery.pipeline, delivery.instance, delivery.stage
         instance = self._entries.instances.edit((name, number))
         assert instance is not None, delivery
         plan, found = self.stage(delivery), instance.stages[stage].open
         self._give_back(found)
         found.state = next_state(DELIVERY, found.state, event)
+        self._context.say(instructions.DeliveryFailed(delivery, found.attempts, reason, found.began_at))
         if plan.attempts and found.attempts >= plan.attempts:
-            self._fail(name, number, instance, plan, delivery, reason)
+            self._fail(delivery, instance, plan, reason)
         elif found.state is DeliveryState.DELAYED:
             found.due = self._context.now + delay
             insort(self._context.head.delayed, (found.due, delivery))
         else:
             self._offer(self._pipelines[name], plan, number, instance)
 
-    def due(self, delivery: StageDelivery) -> None:
+    def due(self, delivery: values.StageDelivery) -> None:
         """The delay of a delivery is over."""
         found = self.find(delivery)
         if found is not None and found.state is DeliveryState.DELAYED:
@@ -126,55 +132,91 @@ class ActiveInstances:
             assert instance is not None, delivery
             self._offer(self._pipelines[delivery.pipeline], self.stage(delivery), delivery.instance, instance)
 
-    def held_by(self, name: str, member: Member) -> list[StageDelivery]:
+    def held_by(self, name: str, member: Member) -> list[values.StageDelivery]:
         """The deliveries that a member has. This reads all active instances, when there is any."""
-        found = []
-        for pipeline, number in self._entries.instances.all_keys() if member.open else ():
-            instance = self._entries.instances.get((pipeline, number))
-            progress = instance.stages.get(member.stage) if instance and pipeline == member.pipeline else None
-            if progress and progress.open.member == name and progress.open.state is DeliveryState.DELIVERED:
-                found.append(StageDelivery(pipeline, number, member.stage, progress.open.number))
-        return found
+        return [one for one, found in self._held() if found.member == name] if member.open else []
 
-    def placed(self, source: PartitionKey, answer: OutputAppended | OutputRefused) -> None:
+    def timed(self) -> list[tuple[int, values.StageDelivery]]:
+        """The deliveries of members, each with the end of its time. This reads all active instances, if any."""
+        if not any(member.stage and member.open for member in self._context.head.members.values()):
+            return []
+        return [(found.due, delivery) for delivery, found in self._held() if found.due]
+
+    def _held(self) -> Iterator[tuple[values.StageDelivery, OpenDelivery]]:
+        """The deliveries of members."""
+        for pipeline, number in self._entries.instances.all_keys():
+            instance = self._entries.instances.get((pipeline, number))
+            assert instance is not None, (pipeline, number)
+            for stage, progress in instance.stages.items():
+                if progress.open.state is DeliveryState.DELIVERED and progress.open.member != values.IN_SPARK:
+                    birth = self._pipelines[pipeline].birth
+                    yield values.StageDelivery(pipeline, number, stage, progress.open.number, birth), progress.open
+
+    def taken(self, event: events.DeliveriesTaken) -> list[values.StageDelivery]:
+        """The deliveries that an operator takes away."""
+        return [
+            delivery
+            for delivery, _ in self._held()
+            if (delivery.pipeline, delivery.instance) == (event.pipeline, event.instance)
+            and event.stage in ("", delivery.stage)
+        ]
+
+    def placed(self, source: values.PartitionKey, answer: events.OutputAppended | events.OutputRefused) -> None:
         """The target of a stream output answers; an instance ends once all have."""
-        name, number, stage, serial = answer.output.delivery
-        offsets, reason = ((), answer.reason) if isinstance(answer, OutputRefused) else (answer.offsets, "")
-        self._context.say(StorePointer(answer.output, source, offsets, reason))
+        assert isinstance(answer.output, values.OutputId), answer
+        name, number, stage, serial, _ = answer.output.delivery
+        offsets, reason = ((), answer.reason) if isinstance(answer, events.OutputRefused) else (answer.offsets, "")
+        written = instructions.Written(
+            source, offsets, partitions=() if isinstance(answer, events.OutputRefused) else answer.partitions
+        )
+        for partition, there in _by_partition(written) or [(source.partition, ())]:
+            self._context.say(
+                instructions.StorePointer(answer.output, values.PartitionKey(source.stream, partition), there, reason)
+            )
         instance = self._entries.instances.edit((name, number))
         progress = instance.stages.get(stage) if instance is not None else None
         if instance is None or progress is None or progress.open.number != serial:
             return
         instance.unplaced -= 1
         pipeline = self._pipelines[name]
-        self._go_on(pipeline, pipeline.plans[instance.version], number, instance)
+        self._go_on(pipeline, pipeline.plan_of(instance.version), number, instance)
 
-    def end(self, name: str, number: int, outcome: Outcome, reason: str = "") -> None:
+    def set_aside(self) -> None:
+        """End the instances that an operator has set aside."""
+        for key, reason in self._context.set_aside.items():
+            if self._entries.instances.get(key) is not None:
+                self.end(*key, instructions.Outcome.FAILED, f"it was set aside: {reason}")
+
+    def end(self, name: str, number: int, outcome: instructions.Outcome, reason: str = "") -> None:
         """An instance ends, and its state is removed. Its open deliveries are withdrawn."""
         instance = self._entries.instances.get((name, number))
         assert instance is not None, (name, number)
+        pipeline = self._pipelines[name]
         for stage, progress in instance.stages.items():
             found = progress.open
             if found.state in _HELD:
-                delivery = StageDelivery(name, number, stage, found.number)
+                delivery = values.StageDelivery(name, number, stage, found.number, pipeline.birth)
                 self._transactions.give_up(delivery, reason)
                 self._give_back(found)
-                if found.member != IN_SPARK:
-                    self._context.say(WithdrawDelivery(found.member, delivery, reason))
+                if found.member != values.IN_SPARK:
+                    self._context.say(instructions.WithdrawDelivery(found.member, delivery, reason))
             elif found.state is DeliveryState.WAITING:
                 self._entries.waiting.remove((name, stage, found.place))
         self._entries.instances.remove((name, number))
-        users = self._pipelines[name].users
+        users = pipeline.users
         users[instance.version] -= 1
         if not users[instance.version]:
             del users[instance.version]
-        self._context.say(InstanceEnded(name, number, outcome, instance.began_at, self._context.now, reason))
+        now = self._context.now
+        self._context.say(
+            instructions.InstanceEnded(name, number, outcome, instance.began_at, now, reason, pipeline.birth)
+        )
 
     def end_all(self, name: str, reason: str) -> None:
         """End all instances of a pipeline. This reads all active instances."""
         for pipeline, number in list(self._entries.instances.all_keys()):
             if pipeline == name:
-                self.end(name, number, Outcome.CANCELLED, reason)
+                self.end(name, number, instructions.Outcome.CANCELLED, reason)
 
     def deliver(self) -> None:
         """Deliver waiting stages to random members that have room."""
@@ -201,12 +243,14 @@ class ActiveInstances:
             member = self._context.draw(free, serial)
             self._hand_over(found, serial, member)
             members[member].open += 1
+            plan = pipeline.plan_of(instance.version).stage(stage)
+            assert plan is not None, stage
+            found.due = self._context.now + plan.timeout if plan.timeout else 0
+            self._context.expect(found.due)
             if members[member].open == members[member].limit:
                 free.remove(member)
-            plan = pipeline.plans[instance.version].stage(stage)
-            assert plan is not None, stage
-            delivery = StageDelivery(name, number, stage, serial)
-            self._context.say(DeliverInputs(member, delivery, *inputs(plan, instance)))
+            delivery = values.StageDelivery(name, number, stage, serial, pipeline.birth)
+            self._context.say(instructions.DeliverInputs(member, delivery, *inputs(plan, instance), plan.timeout))
 
     def _go_on(self, pipeline: PipelineProgress, plan: PipelinePlan, number: int, instance: Instance) -> None:
         """Begin the stages that may begin, or end the instance when there is nothing left of it."""
@@ -215,19 +259,21 @@ class ActiveInstances:
             self._offer(pipeline, stage, number, instance)
         release(plan, instance)
         if not instance.unplaced and all_done(plan, instance):
-            self.end(plan.name, number, Outcome.DONE)
+            self.end(plan.name, number, instructions.Outcome.DONE)
 
     def _offer(self, pipeline: PipelineProgress, stage: StagePlan, number: int, instance: Instance) -> None:
         """A stage waits: run its function, or put it into its queue."""
         name = pipeline.plan.name
         if stage.function:
             serial = self._context.number_delivery()
-            self._hand_over(instance.stages[stage.name].open, serial, IN_SPARK)
-            delivery = StageDelivery(name, number, stage.name, serial)
+            self._hand_over(instance.stages[stage.name].open, serial, values.IN_SPARK)
+            delivery = values.StageDelivery(name, number, stage.name, serial, pipeline.birth)
             given = inputs(stage, instance)
             required = stage.output_required
             partition = self._context.key.partition
-            run = RunFunction(delivery, stage.function, *given, stage.targets, stage.dependencies, required, partition)
+            run = instructions.RunFunction(
+                delivery, stage.function, *given, stage.targets, stage.dependencies, required, partition
+            )
             self._context.say(run)
             return
         queue = pipeline.queues.setdefault(stage.name, Queue())
@@ -245,23 +291,26 @@ class ActiveInstances:
         if member is not None:
             member.open -= 1
 
-    def _fail(
-        self, name: str, number: int, instance: Instance, plan: StagePlan, delivery: StageDelivery, why: str
-    ) -> None:
+    def _fail(self, delivery: values.StageDelivery, instance: Instance, plan: StagePlan, why: str) -> None:
         """A stage was delivered as often as its plan permits: the instance has failed."""
-        reason = f"stage {plan.name} did not succeed in {plan.attempts} deliveries"
+        name, number, attempts = delivery.pipeline, delivery.instance, instance.stages[plan.name].open.attempts
+        reason = f"stage {plan.name} did not succeed in {attempts} deliveries"
         if why:
             reason = f"{reason}; the last one: {why}"
         if plan.dead_letter and instance.root is not None:
-            partition = str(self._context.key.partition)
-            extensions = (
-                ("failedpipeline", name),
-                ("failedpartition", partition),
-                ("failedinstance", str(number)),
-                ("failedstage", plan.name),
+            key, now = self._context.key, self._context.now
+            failure = Failure(why, attempts, now, key, number, name, delivery.birth, plan.name)
+            letter = dead_letter(instance.root, failure)
+            self._context.carry(
+                plan.retry.dead_letter_key(number),
+                events.AppendOutput(values.OutputId(delivery, DEAD_LETTER), (letter,)),
             )
-            # An event that fails in two pipelines, or in two partitions, is two dead letters.
-            identity = f"{instance.root.id}:{name}:{partition}/{number}"
-            letter = instance.root._replace(id=identity, attributes=(*instance.root.attributes, *extensions))
-            self._context.carry(plan.dead_letter_key(number), AppendOutput(OutputId(delivery, DEAD_LETTER), (letter,)))
-        self.end(name, number, Outcome.FAILED, reason)
+        self.end(name, number, instructions.Outcome.FAILED, reason)
+
+
+def _by_partition(written: instructions.Written) -> list[tuple[int, tuple[int, ...]]]:
+    """The offsets in each partition, as a rule one."""
+    found: dict[int, list[int]] = {}
+    for partition, offset in written.places():
+        found.setdefault(partition, []).append(offset)
+    return [(partition, tuple(offsets)) for partition, offsets in found.items()]

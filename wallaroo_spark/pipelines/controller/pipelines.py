@@ -10,13 +10,8 @@ from collections.abc import Sequence
 from wallaroo_spark.errors import PipelineError
 from wallaroo_spark.pipelines.controller.context import CallContext
 from wallaroo_spark.pipelines.controller.instances import ActiveInstances
+from wallaroo_spark.pipelines.controller.messages import instructions
 from wallaroo_spark.pipelines.controller.messages.events import InstanceCancelled, RecordsRead, StageJoined
-from wallaroo_spark.pipelines.controller.messages.instructions import (
-    EndSubscription,
-    Outcome,
-    ReadRecords,
-    SkippedRecords,
-)
 from wallaroo_spark.pipelines.controller.messages.plans import PipelinePlan
 from wallaroo_spark.pipelines.controller.messages.values import CloudEvent
 from wallaroo_spark.pipelines.controller.stored.key_state import Member, PipelineProgress, Queue
@@ -51,7 +46,7 @@ class PipelineRuns:
             if progress is None:
                 head = self._context.head
                 cursor = max(plan.start.cursor(head.last) if plan.start is not None else 0, head.first - 1)
-                self._pipelines[plan.name] = PipelineProgress(version, cursor, {version: begun})
+                self._pipelines[plan.name] = PipelineProgress(version, cursor, {version: begun}, birth=version)
             elif progress.plan != begun:
                 progress.plans[version], progress.version = begun, version
 
@@ -92,7 +87,9 @@ class PipelineRuns:
             text = f"pipeline {event.pipeline} has no active instance {event.instance} on {self._context.key}"
             self._context.refuse(event.reply_to, text)
             return
-        self._instances.end(event.pipeline, event.instance, Outcome.CANCELLED, "an operator has cancelled it")
+        self._instances.end(
+            event.pipeline, event.instance, instructions.Outcome.CANCELLED, "an operator has cancelled it"
+        )
         self._context.answer(event.reply_to)
 
     def read(self, event: RecordsRead) -> None:
@@ -124,7 +121,7 @@ class PipelineRuns:
                     self.held_up = True
                 elif progress.has_room and not progress.reading:
                     progress.reading = number
-                    self._context.say(ReadRecords(name, number, min(READ_LIMIT, last - progress.cursor)))
+                    self._context.say(instructions.ReadRecords(name, number, min(READ_LIMIT, last - progress.cursor)))
                 return
             if matches(progress.plan.triggers, record.type):
                 if not progress.has_room:
@@ -142,7 +139,7 @@ class PipelineRuns:
     def _skip(self, name: str, progress: PipelineProgress, first: int) -> None:
         """Retention has removed the records before ``first``."""
         if progress.cursor + 1 < first:
-            self._context.say(SkippedRecords(name, progress.cursor + 1, first - 1))
+            self._context.say(instructions.SkippedRecords(name, progress.cursor + 1, first - 1))
             progress.cursor, progress.reading = first - 1, 0
 
     def _tidy(self, name: str, progress: PipelineProgress) -> None:
@@ -162,4 +159,4 @@ class PipelineRuns:
         for stage in stages:
             for name in self._pipelines[pipeline].queues[stage].members:
                 del members[name]
-                self._context.say(EndSubscription(name, reason))
+                self._context.say(instructions.EndSubscription(name, reason))

@@ -17,6 +17,7 @@ class DeliveryState(StrEnum):
     DELIVERED = "delivered"
     DELAYED = "delayed"
     COMMITTING = "committing"
+    FAILED = "failed"
     DONE = "done"
 
 
@@ -31,6 +32,9 @@ class DeliveryEvent(StrEnum):
     DUE = "the delay is over"
     TRANSACTION_COMMITTED = "its transaction commits"
     TRANSACTION_REJECTED = "its transaction is rejected"
+    TRANSACTION_REJECTED_WITH_DELAY = "its transaction is rejected, with a delay"
+    GIVEN_UP = "an event of a group was delivered as often as permitted"
+    SET_ASIDE = "its dead letter is carried"
 
 
 DELIVERY: Mapping[DeliveryState, Mapping[DeliveryEvent, DeliveryState]] = {
@@ -41,12 +45,17 @@ DELIVERY: Mapping[DeliveryState, Mapping[DeliveryEvent, DeliveryState]] = {
         DeliveryEvent.NACKED: DeliveryState.WAITING,
         DeliveryEvent.NACKED_WITH_DELAY: DeliveryState.DELAYED,
         DeliveryEvent.TRANSACTION_REJECTED: DeliveryState.WAITING,
+        DeliveryEvent.TRANSACTION_REJECTED_WITH_DELAY: DeliveryState.DELAYED,
+        DeliveryEvent.GIVEN_UP: DeliveryState.FAILED,
     },
     DeliveryState.DELAYED: {DeliveryEvent.DUE: DeliveryState.WAITING},
     DeliveryState.COMMITTING: {
         DeliveryEvent.TRANSACTION_COMMITTED: DeliveryState.DONE,
         DeliveryEvent.TRANSACTION_REJECTED: DeliveryState.WAITING,
+        DeliveryEvent.TRANSACTION_REJECTED_WITH_DELAY: DeliveryState.DELAYED,
+        DeliveryEvent.GIVEN_UP: DeliveryState.FAILED,
     },
+    DeliveryState.FAILED: {DeliveryEvent.SET_ASIDE: DeliveryState.DONE},
     DeliveryState.DONE: {},
 }
 
@@ -64,7 +73,7 @@ class TxEvent(StrEnum):
 
     STATEMENT = "statement"
     ALL_APPLIED = "the delivery is acked, and all statements are applied"
-    REFUSED = "a target refuses a statement"
+    REFUSED = "a target refuses a statement, or its stream is deleted"
     GIVEN_UP = "nack, disconnect or withdrawal"
 
 
@@ -93,7 +102,7 @@ class StatementEvent(StrEnum):
     """The answers of a statement's target, and the decision of its transaction."""
 
     APPLIED = "the target has it"
-    REFUSED = "the target refuses it"
+    REFUSED = "the target refuses it, or its stream is deleted"
     APPENDED = "the target has appended its records"
     ABORTED = "its transaction is rejected"
 
@@ -106,6 +115,7 @@ STATEMENT: Mapping[StatementState, Mapping[StatementEvent, StatementState]] = {
     },
     StatementState.APPLIED: {
         StatementEvent.APPENDED: StatementState.COMMITTED,
+        StatementEvent.REFUSED: StatementState.REJECTED,
         StatementEvent.ABORTED: StatementState.REJECTED,
     },
     StatementState.COMMITTED: {},

@@ -6,26 +6,12 @@ Source: ``docs/pipelines/design.md#a-transactions-way``.
 from __future__ import annotations
 
 from wallaroo_spark.errors import PipelineError
+from wallaroo_spark.pipelines.controller import states
 from wallaroo_spark.pipelines.controller.context import CallContext, next_state
-from wallaroo_spark.pipelines.controller.messages.carried import (
-    AbortStatement,
-    ApplyStatement,
-    CommitStatement,
-    StatementAppended,
-    StatementApplied,
-    StatementRefused,
-)
-from wallaroo_spark.pipelines.controller.messages.events import DeliveryAcked, StatementAdded
+from wallaroo_spark.pipelines.controller.messages import events
 from wallaroo_spark.pipelines.controller.messages.instructions import Written
 from wallaroo_spark.pipelines.controller.messages.values import Delivery, PartitionKey, StatementId
 from wallaroo_spark.pipelines.controller.partition_log import PartitionLog
-from wallaroo_spark.pipelines.controller.states import (
-    STATEMENT,
-    TRANSACTION,
-    StatementEvent,
-    StatementState,
-    TxEvent,
-)
 from wallaroo_spark.pipelines.controller.stored.key_state import DeliveryTransaction, Statement
 
 
@@ -45,58 +31,62 @@ class Transactions:
         self._entries.put(delivery, DeliveryTransaction())
         self._context.head.transactions += 1
 
-    def add(self, event: StatementAdded) -> None:
+    def add(self, event: events.StatementAdded) -> None:
         """A statement is added to a pending transaction, and carried to its target."""
         transaction = self._edit(event.delivery)
-        transaction.state = next_state(TRANSACTION, transaction.state, TxEvent.STATEMENT)
+        transaction.state = next_state(states.TRANSACTION, transaction.state, states.TxEvent.STATEMENT)
         statement = StatementId(event.delivery, len(transaction.statements))
-        transaction.statements.append(Statement(StatementState.PENDING, event.target, event.reply_to))
-        self._context.carry(event.target, ApplyStatement(statement, event.records))
+        transaction.statements.append(Statement(states.StatementState.PENDING, event.target, event.reply_to))
+        self._context.carry(event.target, events.ApplyStatement(statement, event.records))
 
-    def ack(self, event: DeliveryAcked) -> bool:
+    def ack(self, event: events.DeliveryAcked) -> bool:
         """The delivery of a pending transaction is acked. Returns whether the transaction is committed by that."""
         transaction = self._edit(event.delivery)
         transaction.acked, transaction.acked_by = True, event.reply_to
         transaction.output, transaction.stream_outputs = event.output, event.stream_outputs
         return self._commit_if_applied(event.delivery, transaction)
 
-    def applied(self, answer: StatementApplied) -> bool:
+    def applied(self, answer: events.StatementApplied) -> bool:
         """A target has staged a statement. Returns whether the transaction is committed by that."""
         delivery, place = answer.statement
         transaction = self._find(delivery)
         if transaction is None:
             return False
         statement = transaction.statements[place]
-        statement.state = next_state(STATEMENT, statement.state, StatementEvent.APPLIED)
+        statement.state = next_state(states.STATEMENT, statement.state, states.StatementEvent.APPLIED)
         self._context.answer(statement.reply_to)
         return self._commit_if_applied(delivery, transaction)
 
-    def refused(self, answer: StatementRefused) -> bool:
+    def refused(self, answer: events.StatementRefused) -> bool:
         """A target refuses a statement. Returns whether a transaction is rejected by that."""
         delivery, place = answer.statement
         transaction = self._find(delivery)
-        if transaction is None:
+        if transaction is None or transaction.state is states.TxState.COMMITTED:
+            # The end of the transaction is on its way to the target.
             return False
         statement = transaction.statements[place]
-        statement.state = next_state(STATEMENT, statement.state, StatementEvent.REFUSED)
+        if statement.state is states.StatementState.APPLIED:
+            # The target has kept its mark of the statement until it hears of the transaction's end.
+            self._context.carry(statement.target, events.AbortStatement(answer.statement))
+        statement.state = next_state(states.STATEMENT, statement.state, states.StatementEvent.REFUSED)
         self._context.refuse(statement.reply_to, f"{answer.reason}; the transaction is rolled back")
-        self._reject(delivery, transaction, TxEvent.REFUSED, f"statement {place}: {answer.reason}")
+        self._reject(delivery, transaction, states.TxEvent.REFUSED, f"statement {place}: {answer.reason}")
         return True
 
-    def appended(self, answer: StatementAppended) -> None:
+    def appended(self, answer: events.StatementAppended) -> None:
         """The records of a committed statement have offsets; with the last of them the member is answered."""
         delivery, place = answer.statement
         transaction = self._edit(delivery)
         statement = transaction.statements[place]
-        statement.state = next_state(STATEMENT, statement.state, StatementEvent.APPENDED)
-        statement.offsets = answer.offsets
+        statement.state = next_state(states.STATEMENT, statement.state, states.StatementEvent.APPENDED)
+        statement.offsets, statement.reason, statement.partitions = answer.offsets, answer.reason, answer.partitions
         self._close_if_appended(delivery, transaction)
 
     def give_up(self, delivery: Delivery, reason: str) -> None:
         """The delivery has ended without an ack: its transaction, if it has one, is rejected."""
         transaction = self._find(delivery)
         if transaction is not None:
-            self._reject(delivery, transaction, TxEvent.GIVEN_UP, reason)
+            self._reject(delivery, transaction, states.TxEvent.GIVEN_UP, reason)
 
     def _edit(self, delivery: Delivery) -> DeliveryTransaction:
         transaction = self._find(delivery)
@@ -106,29 +96,31 @@ class Transactions:
 
     def _commit_if_applied(self, delivery: Delivery, transaction: DeliveryTransaction) -> bool:
         statements = transaction.statements
-        if not transaction.acked or any(one.state is not StatementState.APPLIED for one in statements):
+        if not transaction.acked or any(one.state is not states.StatementState.APPLIED for one in statements):
             return False
-        transaction.state = next_state(TRANSACTION, transaction.state, TxEvent.ALL_APPLIED)
+        transaction.state = next_state(states.TRANSACTION, transaction.state, states.TxEvent.ALL_APPLIED)
         for place, statement in enumerate(statements):
-            self._context.carry(statement.target, CommitStatement(StatementId(delivery, place)))
+            self._context.carry(statement.target, events.CommitStatement(StatementId(delivery, place)))
         self._close_if_appended(delivery, transaction)
         return True
 
     def _close_if_appended(self, delivery: Delivery, transaction: DeliveryTransaction) -> None:
-        if all(one.state is StatementState.COMMITTED for one in transaction.statements):
-            written = tuple(Written(one.target, one.offsets) for one in transaction.statements)
+        if all(one.state is states.StatementState.COMMITTED for one in transaction.statements):
+            written = tuple(
+                Written(one.target, one.offsets, one.reason, one.partitions) for one in transaction.statements
+            )
             self._context.answer(transaction.acked_by, written)
             self._remove(delivery)
 
-    def _reject(self, delivery: Delivery, transaction: DeliveryTransaction, event: TxEvent, reason: str) -> None:
-        transaction.state = next_state(TRANSACTION, transaction.state, event)
+    def _reject(self, delivery: Delivery, transaction: DeliveryTransaction, event: states.TxEvent, reason: str) -> None:
+        transaction.state = next_state(states.TRANSACTION, transaction.state, event)
         for place, statement in enumerate(transaction.statements):
-            if statement.state is StatementState.REJECTED:
+            if statement.state is states.StatementState.REJECTED:
                 continue
-            if statement.state is StatementState.PENDING:
+            if statement.state is states.StatementState.PENDING:
                 self._context.refuse(statement.reply_to, f"the transaction is rolled back: {reason}")
-            statement.state = next_state(STATEMENT, statement.state, StatementEvent.ABORTED)
-            self._context.carry(statement.target, AbortStatement(StatementId(delivery, place)))
+            statement.state = next_state(states.STATEMENT, statement.state, states.StatementEvent.ABORTED)
+            self._context.carry(statement.target, events.AbortStatement(StatementId(delivery, place)))
         if transaction.acked:
             self._context.refuse(transaction.acked_by, f"the transaction is rolled back: {reason}")
         self._remove(delivery)
@@ -150,15 +142,15 @@ class StagedStatements:
         self._entries = context.entries.staged
         self._log = log
 
-    def apply(self, source: PartitionKey, message: ApplyStatement) -> None:
+    def apply(self, source: PartitionKey, message: events.ApplyStatement) -> None:
         """Check a statement and stage its records, without offsets."""
         if problem := self._log.problem(message.records):
-            self._context.carry(source, StatementRefused(message.statement, problem))
+            self._context.carry(source, events.StatementRefused(message.statement, problem))
             return
         self._entries.put((source, message.statement), message.records)
-        self._context.carry(source, StatementApplied(message.statement))
+        self._context.carry(source, events.StatementApplied(message.statement))
 
-    def commit(self, source: PartitionKey, message: CommitStatement) -> None:
+    def commit(self, source: PartitionKey, message: events.CommitStatement) -> None:
         """Append the records of a staged statement."""
         records = self._entries.get((source, message.statement))
         if records is None:
@@ -167,8 +159,29 @@ class StagedStatements:
                 "this is a defect, report it"
             )
         self._entries.remove((source, message.statement))
-        self._context.carry(source, StatementAppended(message.statement, self._log.append(records)))
+        if records:
+            written = self._log.append(records)
+            answer = events.StatementAppended(message.statement, written.offsets, partitions=written.partitions)
+        else:
+            answer = events.StatementAppended(message.statement, (), self._deleted())
+        self._context.carry(source, answer)
 
-    def abort(self, source: PartitionKey, message: AbortStatement) -> None:
+    def abort(self, source: PartitionKey, message: events.AbortStatement) -> None:
         """Forget a statement."""
         self._entries.remove((source, message.statement))
+
+    def forget_records(self) -> None:
+        """The stream is deleted, and the staged records with it. This reads all staged statements.
+
+        Each keeps its mark, without records, until its transaction has ended: a commit that is on its way must neither
+        write into a stream of the same name that is declared later, nor be taken for a defect.
+        """
+        for name in list(self._entries.all_keys()):
+            if self._entries.get(name):
+                source, statement = name
+                self._entries.edit(name)
+                self._entries.put(name, ())
+                self._context.carry(source, events.StatementRefused(statement, self._deleted()))
+
+    def _deleted(self) -> str:
+        return f"the stream {self._context.key.stream} was deleted after the statement was applied"

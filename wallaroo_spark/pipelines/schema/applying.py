@@ -16,14 +16,16 @@ from wallaroo_spark.pipelines.schema.changes import (
     UNCHANGED,
     MayRemove,
     ObjectChange,
+    access_note,
     compare,
+    has_tokens,
     nothing_runs,
     refusals,
 )
 from wallaroo_spark.pipelines.schema.documents import PlacedDeclaration, read_files
 from wallaroo_spark.pipelines.schema.problems import Problems
 from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
-from wallaroo_spark.pipelines.schema.validation import distinct, validate
+from wallaroo_spark.pipelines.schema.validation import distinct, known_zones, validate
 
 
 @dataclass(frozen=True)
@@ -76,13 +78,12 @@ def apply_files(
     """
     problems = Problems()
     documents = distinct(read_files(paths, problems), problems)
+    known_zones(documents, problems)
     stored = store.newest()
     if (note := _old(stored, branch)) and not problems.found:
         return ApplyResult(stored.version, False, (), note)
     objects = {**stored.objects, **{key: placed.declaration for key, placed in documents.items()}}
-    # A document that could not be read would be a missing object to the others.
-    if not problems.found:
-        check_objects(stored, objects, documents, may_remove, problems)
+    check_objects(stored, objects, documents, may_remove, problems)
     problems.refuse()
     changes = compare(stored.objects, objects, iter(documents))
     if branch is None and all(change.action == UNCHANGED for change in changes):
@@ -97,11 +98,13 @@ def delete_objects(
     now: float,
     *,
     dry_run: bool = False,
+    may_open: bool = False,
     may_remove: MayRemove = nothing_runs,
 ) -> ApplyResult:
     """Delete objects, all of them or none. Raises as :func:`apply_files`.
 
-    An object that another one needs is not deleted.
+    An object that another one needs is not deleted, and the last Token only with ``may_open``, because without Tokens
+    everybody may do everything.
     """
     stored = store.newest()
     problems = Problems()
@@ -112,6 +115,12 @@ def delete_objects(
     objects = {key: one for key, one in stored.objects.items() if key not in keys}
     check_objects(stored, objects, {}, may_remove, problems)
     problems.refuse()
+    if not (may_open or dry_run) and has_tokens(stored.objects) and not has_tokens(objects):
+        raise ConfigurationError(
+            "this would delete the last Token, and then everybody who reaches a gateway may publish, consume and work "
+            "on stages without a token; nothing was deleted. Declare another Token first, or repeat it with --yes",
+            code="last-token",
+        )
     changes = compare(stored.objects, objects, iter(keys))
     return _write(store, stored, objects, changes, now, None, dry_run)
 
@@ -156,6 +165,9 @@ def check_objects(
     problems: Problems,
 ) -> None:
     """Check a whole schema that is to follow ``stored``, and add its problems. ``documents`` have the places."""
+    if None in problems.unread:
+        # A document that does not tell its object would be a missing one to the others.
+        return
     validate(objects, documents, problems)
     for key, field, reason in refusals(stored.objects, objects, may_remove):
         placed = documents.get(key)
@@ -173,8 +185,10 @@ def _write(
 ) -> ApplyResult:
     version = stored.version + 1
     branches = {**stored.branches, **({} if branch is None else {branch.name: branch.timestamp})}
+    access = access_note(stored.objects, objects)
     if dry_run:
         note = f"a dry run: version {version} would be written, and nothing was changed"
+        note += f"; of that version: {access}" if access else ""
         return ApplyResult(version, False, tuple(changes), note)
     if not store.write(StoredSchema(version, objects, branches, now)):
         raise PipelineError(
@@ -183,7 +197,7 @@ def _write(
             code="schema-changed-meanwhile",
             version=version,
         )
-    note = f"version {version} is written"
+    note = f"version {version} is written" + (f"; {access}" if access else "")
     if not store.exclusive:
         note += "; this file system cannot tell whether another process wrote it at the same time, so look with get"
     return ApplyResult(version, True, tuple(changes), note)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from wallaroo_spark.pipelines.declarations import PipelineDeclaration, StreamDeclaration
+from wallaroo_spark.pipelines.declarations import PipelineDeclaration, StreamDeclaration, TokenDeclaration
 from wallaroo_spark.pipelines.names import ObjectKey
 from wallaroo_spark.pipelines.schema.documents import to_document
 from wallaroo_spark.pipelines.schema.validation import Schema
@@ -35,7 +35,6 @@ class ObjectChange:
     """One object in two versions of a schema."""
 
     key: ObjectKey
-    """The object."""
     action: str
     """``created``, ``changed``, ``unchanged`` or ``deleted``."""
     fields: tuple[FieldChange, ...] = ()
@@ -53,9 +52,7 @@ class RemovedStage:
     """A stage that a new version of a pipeline no longer has. Instances that need it may be active."""
 
     pipeline: ObjectKey
-    """The pipeline."""
     stage: str
-    """The stage's name."""
     deleted: bool
     """Whether the whole pipeline is deleted."""
 
@@ -101,6 +98,23 @@ def refusals(
             for stage in old.stages:
                 if stage.name not in kept and (reason := may_remove(RemovedStage(key, stage.name, new is None))):
                     yield key, "stages", f"stage {stage.name!r} of {key} cannot be removed: {reason}"
+
+
+def has_tokens(schema: Schema) -> bool:
+    """Whether clients need a token: they do as soon as one Token is declared."""
+    return any(key.kind == TokenDeclaration.kind for key in schema)
+
+
+def access_note(before: Schema, after: Schema) -> str:
+    """What a new version changes for all clients: a clause on the first or the last Token; empty for other changes."""
+    if has_tokens(before) == has_tokens(after):
+        return ""
+    if has_tokens(before):
+        return "it has no Token any more: everybody who reaches a gateway may do everything"
+    return (
+        "it has the first Token: gateways refuse every client without a token from now on, those that are connected "
+        "too; wallaroo-spark token create makes one"
+    )
 
 
 def _change(key: ObjectKey, before: Schema, after: Schema) -> ObjectChange:

@@ -16,8 +16,9 @@ from wallaroo_spark.options import read_value
 from wallaroo_spark.pipelines.declarations import KINDS, Declaration
 from wallaroo_spark.pipelines.fields import declared_rows, entry_kind, text_problem, value_problem
 from wallaroo_spark.pipelines.names import ObjectKey
-from wallaroo_spark.pipelines.schema.problems import Problems, nearest
+from wallaroo_spark.pipelines.schema.problems import Problems
 from wallaroo_spark.settings import Kind, Row
+from wallaroo_spark.texts import hint
 from wallaroo_spark.yaml_reader import FilePosition, YamlValue, read_documents, shown_path
 
 HINT = "give a YAML file with a document for each object; docs/pipelines/schema.md has the fields"
@@ -31,7 +32,6 @@ class PlacedDeclaration:
     """A declaration of a file, with the values that it was read from."""
 
     declaration: Declaration
-    """The declaration."""
     source: YamlValue
     """The document, for the places of its values."""
 
@@ -49,6 +49,7 @@ def read_files(paths: Iterable[str], problems: Problems) -> list[PlacedDeclarati
             documents = read_documents(path, HINT)
         except ConfigurationError as error:
             problems.include(error, shown_path(path))
+            problems.unread.append(None)
             continue
         if not documents:
             problems.add(FilePosition(shown_path(path), 1, 1), f"there is no document; {HINT}")
@@ -64,6 +65,24 @@ def read_declarations(documents: Sequence[YamlValue], problems: Problems) -> lis
 
 def read_declaration(document: YamlValue, problems: Problems) -> PlacedDeclaration | None:
     """Return the declaration of a document, or None after adding its problems."""
+    found = _declaration(document, problems)
+    if found is None:
+        problems.unread.append(_named_key(document))
+    return found
+
+
+def _named_key(document: YamlValue) -> ObjectKey | None:
+    """The key of an object whose document has a problem in another field."""
+    fields = document.fields or {}
+    kind, namespace, name = (
+        given.value if (given := fields.get(field)) is not None else "" for field in ("kind", "namespace", "name")
+    )
+    if not (isinstance(kind, str) and isinstance(namespace, str) and isinstance(name, str)) or kind not in KINDS:
+        return None
+    return ObjectKey(kind, namespace, name) if name else None
+
+
+def _declaration(document: YamlValue, problems: Problems) -> PlacedDeclaration | None:
     if document.fields is None:
         problems.add(document.place, f"a document is {_shown(document)}, and has to have kind, name and other fields")
         return None
@@ -72,8 +91,8 @@ def read_declaration(document: YamlValue, problems: Problems) -> PlacedDeclarati
         problems.add(document.place, f"kind is missing; it is one of {', '.join(KINDS)}")
         return None
     if not isinstance(kind.value, str) or kind.value not in KINDS:
-        hint = nearest(str(kind.value), KINDS, "there are", "")
-        problems.add(kind.place, f"kind {_shown(kind)} is not known; {hint}")
+        remedy = hint(str(kind.value), KINDS)
+        problems.add(kind.place, f"kind {_shown(kind)} is not known; {remedy}")
         return None
     made = _TableReading(problems).table(document, KINDS[kind.value], kind.value, ("kind",))
     return None if made is None else PlacedDeclaration(made, document)
@@ -98,8 +117,8 @@ def from_stored(document: Mapping[str, Any], where: str) -> Declaration:
 
 def nested_table(table: type, row: Row) -> type:
     """The table of a field with fields of its own, or of the entries of such a list."""
-    hint = _hints(table)[row.attribute]
-    found: type = get_args(hint)[0] if row.kind is Kind.SECTIONS else hint
+    declared = _hints(table)[row.attribute]
+    found: type = get_args(declared)[0] if row.kind is Kind.SECTIONS else declared
     return found
 
 
@@ -123,8 +142,8 @@ class _TableReading:
         good = True
         for name in given.fields:
             if name not in rows and name not in besides:
-                hint = nearest(name, rows, "there are", "")
-                self._problems.add(given.names[name], f"{name} is not a field of {title}; {hint}")
+                remedy = hint(name, rows)
+                self._problems.add(given.names[name], f"{name} is not a field of {title}; {remedy}")
                 good = False
         values: dict[str, Any] = {}
         for row in rows.values():

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
-
 from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.pipelines.names import ObjectKey
+from wallaroo_spark.texts import count
 from wallaroo_spark.yaml_reader import FilePosition
 
 
@@ -14,6 +13,8 @@ class Problems:
 
     def __init__(self) -> None:
         self.found: list[ConfigurationError] = []
+        self.unread: list[ObjectKey | None] = []
+        """The objects whose documents could not be read; None for a document that does not tell its object."""
 
     def add(self, place: FilePosition | str, text: str) -> None:
         """Add a problem. ``place`` is where the value stands, or a text that names an object that is in no file."""
@@ -47,26 +48,8 @@ class Problems:
             return
         ordered = self.ordered()
         lines = [error.message for error in ordered]
-        count = "1 problem" if len(lines) == 1 else f"{len(lines)} problems"
         raise ConfigurationError(
-            "\n".join([*lines, f"{count}; nothing was applied"]),
+            "\n".join([*lines, f"{count(len(lines), 'problem')}; nothing was applied"]),
             code="schema-invalid",
             problems=[dict(error.fields) for error in ordered],
         )
-
-
-def nearest(given: str, known: Iterable[str], things: str, none: str) -> str:
-    """Return a way out for an unknown name: the nearest known one, all that are known, or ``none`` without any."""
-    names = sorted(known)
-    lower = {name.lower(): name for name in names}
-    if near := difflib.get_close_matches(given.lower(), lower, n=1):
-        return f"did you mean {lower[near[0]]}?"
-    if not names:
-        return none
-    shown = ", ".join(names[:SHOWN_NAMES])
-    more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
-    return f"{things} {shown}{more}"
-
-
-SHOWN_NAMES = 12
-"""The most names that a message lists. A choice: a line stays readable."""

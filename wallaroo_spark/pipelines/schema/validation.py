@@ -8,20 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from wallaroo_spark.pipelines.declarations import (
-    Declaration,
-    NamespaceDeclaration,
-    PipelineDeclaration,
-    ScheduleDeclaration,
-    StageDeclaration,
-    TokenDeclaration,
-)
+from wallaroo_spark.pipelines import declarations
+from wallaroo_spark.pipelines.cron import zone_problem
 from wallaroo_spark.pipelines.names import ROOT_EVENT, ObjectKey, stream_key
 from wallaroo_spark.pipelines.schema.documents import MOST_OBJECTS, PlacedDeclaration
-from wallaroo_spark.pipelines.schema.problems import Problems, nearest
+from wallaroo_spark.pipelines.schema.problems import Problems
+from wallaroo_spark.texts import hint
 from wallaroo_spark.yaml_reader import FilePosition
 
-Schema = Mapping[ObjectKey, Declaration]
+Schema = Mapping[ObjectKey, declarations.Declaration]
 """The objects of an application, by their keys."""
 
 
@@ -38,8 +33,20 @@ def distinct(documents: Iterable[PlacedDeclaration], problems: Problems) -> dict
     return found
 
 
+def known_zones(documents: Mapping[ObjectKey, PlacedDeclaration], problems: Problems) -> None:
+    """Add a problem for each schedule whose time zone this machine does not know; the machine on which a
+    stored one was applied may know more."""
+    for placed in documents.values():
+        one = placed.declaration
+        if isinstance(one, declarations.ScheduleDeclaration) and (problem := zone_problem(one.time_zone)):
+            problems.add(placed.source.at("timeZone"), f"timeZone: {problem}")
+
+
 def validate(schema: Schema, given: Mapping[ObjectKey, PlacedDeclaration], problems: Problems) -> None:
-    """Add the problems of a schema; ``given`` are those of its objects that stand in files."""
+    """Add the problems of a schema; ``given`` are those of its objects that stand in files.
+
+    An object of ``problems.unread`` is there to the others that name it.
+    """
     if len(schema) > MOST_OBJECTS:
         problems.add("the schema", f"there are {len(schema)} objects, and {MOST_OBJECTS} are permitted; divide it")
         return
@@ -52,27 +59,30 @@ class _Check:
     """The checks of the objects of one schema."""
 
     def __init__(self, schema: Schema, given: Mapping[ObjectKey, PlacedDeclaration], problems: Problems) -> None:
-        self._schema = schema
         self._given = given
         self._problems = problems
-        self._namespaces = {key.name for key in schema if key.kind == NamespaceDeclaration.kind}
+        self._known = {*schema, *(key for key in problems.unread if key is not None)}
+        self._namespaces = {key.name for key in self._known if key.kind == declarations.NamespaceDeclaration.kind}
 
-    def declaration(self, declaration: Declaration) -> None:
+    def declaration(self, declaration: declarations.Declaration) -> None:
         """Check one object."""
         key = declaration.key
         if key.namespace and key.namespace not in self._namespaces:
-            hint = nearest(key.namespace, self._namespaces, "there are", "there is none")
+            remedy = hint(key.namespace, self._namespaces, "there are", "there is none")
             text = (
-                f"namespace {key.namespace!r} is not declared; {hint}, or add: kind: Namespace, name: {key.namespace}"
+                f"namespace {key.namespace!r} is not declared; {remedy}, or add: kind: Namespace, name: {key.namespace}"
             )
             self._add(key, ("namespace",), text)
-        if isinstance(declaration, PipelineDeclaration):
+        if isinstance(declaration, declarations.StreamDeclaration) and declaration.retry.dead_letter_stream:
+            letters = declaration.retry.dead_letter_stream
+            self._stream(key, ("retry", "deadLetterStream"), "deadLetterStream", letters)
+        if isinstance(declaration, declarations.PipelineDeclaration):
             self._stream(key, ("inputStream",), "inputStream", declaration.input_stream)
             self._stages(declaration)
-        if isinstance(declaration, ScheduleDeclaration):
+        if isinstance(declaration, declarations.ScheduleDeclaration):
             field = "stream" if declaration.stream else "exchange"
             self._named(key, (field,), f"{field} is {getattr(declaration, field)!r}", declaration.target_key)
-        if isinstance(declaration, TokenDeclaration):
+        if isinstance(declaration, declarations.TokenDeclaration):
             self._permissions(declaration)
 
     def _add(self, key: ObjectKey, path: tuple[str | int, ...], text: str) -> None:
@@ -85,17 +95,17 @@ class _Check:
 
     def _named(self, key: ObjectKey, path: tuple[str | int, ...], given: str, wanted: ObjectKey) -> None:
         """Check that an object which another one names is declared; ``given`` says where it is named."""
-        if wanted in self._schema:
+        if wanted in self._known:
             return
         kind = wanted.kind.lower()
-        others = [other for other in self._schema if other.kind == wanted.kind]
+        others = [other for other in self._known if other.kind == wanted.kind]
         if beside := [other.name for other in others if other.namespace == wanted.namespace]:
-            hint = nearest(wanted.name, beside, "the namespace has", "")
+            remedy = hint(wanted.name, beside, "the namespace has", "")
         else:
-            hint = nearest(wanted.path, [other.path for other in others], "there are", f"no {kind} is declared")
-        self._add(key, path, f"{given}, and there is no {kind} {wanted.path}; {hint}")
+            remedy = hint(wanted.path, [other.path for other in others], "there are", f"no {kind} is declared")
+        self._add(key, path, f"{given}, and there is no {kind} {wanted.path}; {remedy}")
 
-    def _stages(self, pipeline: PipelineDeclaration) -> None:
+    def _stages(self, pipeline: declarations.PipelineDeclaration) -> None:
         first: dict[str, int] = {}
         for number, stage in enumerate(pipeline.stages):
             path = ("stages", number, "name")
@@ -112,7 +122,9 @@ class _Check:
             text = f"stages wait for each other in a cycle: {arrows}; remove one of these from after or dependencies"
             self._add(pipeline.key, ("stages", first[cycle[0]]), text)
 
-    def _stage(self, pipeline: PipelineDeclaration, stage: StageDeclaration, number: int) -> None:
+    def _stage(
+        self, pipeline: declarations.PipelineDeclaration, stage: declarations.StageDeclaration, number: int
+    ) -> None:
         key = pipeline.key
         names = {other.name for other in pipeline.stages}
         for field, wanted in (("after", stage.after), ("dependencies", stage.dependencies)):
@@ -123,9 +135,9 @@ class _Check:
                 elif name == ROOT_EVENT and field == "after":
                     self._add(key, path, "root_event is no stage, and an instance begins with it; remove it from after")
                 elif name not in names and name != ROOT_EVENT:
-                    hint = nearest(name, names - {stage.name}, "there are", "there is no other stage")
+                    remedy = hint(name, names - {stage.name}, "there are", "there is no other stage")
                     self._add(
-                        key, path, f"stage {stage.name!r} has {name!r} in {field}, and no stage is so named; {hint}"
+                        key, path, f"stage {stage.name!r} has {name!r} in {field}, and no stage is so named; {remedy}"
                     )
                 elif field == "after" and name in stage.dependencies:
                     text = f"stage {stage.name!r} has {name!r} in after and in dependencies; remove it from after"
@@ -144,27 +156,27 @@ class _Check:
             at = ("stages", number, "retry", "deadLetterStream")
             self._stream(key, at, "deadLetterStream", stage.retry.dead_letter_stream)
 
-    def _permissions(self, token: TokenDeclaration) -> None:
+    def _permissions(self, token: declarations.TokenDeclaration) -> None:
         for number, permission in enumerate(token.permissions):
             if permission.namespace and permission.namespace not in self._namespaces:
-                hint = nearest(permission.namespace, self._namespaces, "there are", "there is none")
+                remedy = hint(permission.namespace, self._namespaces, "there are", "there is none")
                 path = ("permissions", number, "namespace")
-                self._add(token.key, path, f"namespace {permission.namespace!r} is not declared; {hint}")
+                self._add(token.key, path, f"namespace {permission.namespace!r} is not declared; {remedy}")
             elif permission.name:
                 kinds = (permission.kind,) if permission.kind else None
                 known = {
                     key.name
-                    for key in self._schema
+                    for key in self._known
                     if key.namespace == permission.namespace and (kinds is None or key.kind in kinds)
                 }
                 if permission.name not in known:
                     thing = permission.kind or "object"
-                    hint = nearest(permission.name, known, "there are", f"the namespace has no {thing}")
-                    text = f"{permission.namespace}/{permission.name} is not declared as {thing}; {hint}"
+                    remedy = hint(permission.name, known, "there are", f"the namespace has no {thing}")
+                    text = f"{permission.namespace}/{permission.name} is not declared as {thing}; {remedy}"
                     self._add(token.key, ("permissions", number, "name"), text)
 
 
-def cycles(stages: Iterable[StageDeclaration]) -> Iterator[list[str]]:
+def cycles(stages: Iterable[declarations.StageDeclaration]) -> Iterator[list[str]]:
     """Each cycle of stages that a walk along their predecessors finds, as names: each waits for the next one.
 
     A stage is in one of the cycles if it waits for itself; a stage that names itself directly is left out.

@@ -6,19 +6,7 @@ Source: ``docs/protocol.md#session-states`` and ``docs/protocol.md#stream-states
 from __future__ import annotations
 
 from wallaroo_spark.errors import LocalProtocolError, RemoteProtocolError
-from wallaroo_spark.protocol.frames import (
-    Ack,
-    EosMessage,
-    Flags,
-    Frame,
-    Hello,
-    Message,
-    Nack,
-    Notify,
-    NotifyAck,
-    Ok,
-    Restart,
-)
+from wallaroo_spark.protocol import frames
 from wallaroo_spark.protocol.framing import LENGTH_BYTES, MessageRun
 from wallaroo_spark.protocol.revisions import DRAFT_BE, Revision
 from wallaroo_spark.protocol.runs import EncodedRun, encode_message
@@ -26,7 +14,7 @@ from wallaroo_spark.protocol.sessions.session import DEFAULT_MAX_FRAME_BYTES, DE
 from wallaroo_spark.protocol.sessions.states import Role, SessionState, StreamEvent, StreamState
 
 _NOT_A_TAG = -1
-_EOS = int(Flags.EOS)
+_EOS = int(frames.Flags.EOS)
 
 
 class ConnectorSession(Session):
@@ -52,7 +40,7 @@ class ConnectorSession(Session):
 
     def hello(self, *, version: str, cookie: bytes, program: str, instance: str) -> bytes:
         """Send HELLO, the first frame."""
-        return self._send(Hello(version, cookie, program, instance))
+        return self._send(frames.Hello(version, cookie, program, instance))
 
     def notify(self, stream_id: int, name: str, ref: int = 0) -> bytes:
         """Send NOTIFY. It takes one credit, and the credits may become negative."""
@@ -63,12 +51,12 @@ class ConnectorSession(Session):
         except RemoteProtocolError as error:
             raise LocalProtocolError(error.message, code=error.code) from None
         self.credits.overdraw()
-        return self._send(Notify(stream_id, name, ref))
+        return self._send(frames.Notify(stream_id, name, ref))
 
-    def message(self, message: Message) -> bytes:
+    def message(self, message: frames.Message) -> bytes:
         """Send one MESSAGE. It needs one credit."""
         data = encode_message(self._revision, message)
-        self._move(Message)
+        self._move(frames.Message)
         if len(data) - LENGTH_BYTES > self.max_frame_bytes:
             raise self._too_long(message.stream_id, message.message_id, len(data) - LENGTH_BYTES)
         if self.credits.available < 1:
@@ -81,7 +69,7 @@ class ConnectorSession(Session):
 
     def messages(self, run: EncodedRun) -> bytes:
         """Send many MESSAGEs of one stream. They need one credit each; either all are sent or none."""
-        self._move(Message)
+        self._move(frames.Message)
         if len(run.data) - LENGTH_BYTES > self.max_frame_bytes:
             for message_id, size in zip(run.ids, run.frame_sizes(), strict=True):
                 if size - LENGTH_BYTES > self.max_frame_bytes:
@@ -100,19 +88,21 @@ class ConnectorSession(Session):
         frame = self._revision.end_of_stream(stream_id, last_id)
         if ephemeral:
             # The usual closing boundary is not ephemeral, and a stream may not mix the two.
-            frame = Message(stream_id, last_id, None, Flags.BOUNDARY | Flags.EOS | Flags.EPHEMERAL)
-        if isinstance(frame, Message):
+            frame = frames.Message(
+                stream_id, last_id, None, frames.Flags.BOUNDARY | frames.Flags.EOS | frames.Flags.EPHEMERAL
+            )
+        if isinstance(frame, frames.Message):
             return self.message(frame)
-        assert isinstance(frame, EosMessage)
+        assert isinstance(frame, frames.EosMessage)
         self._apply(stream_id, StreamEvent.EOS)
         return self._send(frame)
 
     @property
     def end_costs_credit(self) -> bool:
         """Whether closing a stream takes a credit in this revision."""
-        return isinstance(self._revision.end_of_stream(0, 0), Message)
+        return isinstance(self._revision.end_of_stream(0, 0), frames.Message)
 
-    def next_event(self) -> Frame | None:
+    def next_event(self) -> frames.Frame | None:
         """Return the worker's next frame, applied to credits and streams already; None when more bytes are needed."""
         raw = self._next(_NOT_A_TAG)
         if raw is None:
@@ -130,16 +120,16 @@ class ConnectorSession(Session):
             self._buffer.clear()
         return frame
 
-    def _take(self, frame: Frame) -> None:
+    def _take(self, frame: frames.Frame) -> None:
         match frame:
-            case Ok() | Ack():
+            case frames.Ok() | frames.Ack():
                 self.credits.grant(frame.credits)
-            case Nack():
+            case frames.Nack():
                 self.streams.apply(frame.stream_id, StreamEvent.NACK)
                 self.credits.grant(frame.credits)
-            case NotifyAck():
+            case frames.NotifyAck():
                 self.streams.apply(frame.stream_id, StreamEvent.ACCEPTED if frame.success else StreamEvent.REFUSED)
-            case Restart():
+            case frames.Restart():
                 self.streams.restart()
 
     def is_open(self, stream_id: int) -> bool:

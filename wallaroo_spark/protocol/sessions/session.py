@@ -12,9 +12,8 @@ from wallaroo_spark.protocol.faults import Fault, broken
 from wallaroo_spark.protocol.frames import Error, Frame, Message
 from wallaroo_spark.protocol.framing import Finder, FrameBuffer, MessageRun, RawFrame
 from wallaroo_spark.protocol.revisions import REVISIONS, Revision, frame_name
-from wallaroo_spark.protocol.sessions.credits import CreditWindow
 from wallaroo_spark.protocol.sessions.states import SESSION, Role, SessionState, StreamEvent
-from wallaroo_spark.protocol.sessions.streams import SessionStreams
+from wallaroo_spark.protocol.sessions.streams import CreditWindow, SessionStreams
 
 DEFAULT_MAX_FRAME_BYTES = 4 << 20
 """Default limit of a frame's length in bytes. A choice; see the option ``maxFrameBytes``."""

@@ -10,19 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-from wallaroo_spark.protocol.frames import (
-    Ack,
-    EosMessage,
-    Error,
-    Frame,
-    Hello,
-    Message,
-    Nack,
-    Notify,
-    NotifyAck,
-    Ok,
-    Restart,
-)
+from wallaroo_spark.protocol import frames
 
 
 class Role(StrEnum):
@@ -66,35 +54,35 @@ class StreamEvent(StrEnum):
     RESTART = "RESTART"
 
 
-SessionTable = Mapping[Role, Mapping[SessionState, Mapping[type[Frame], SessionState]]]
+SessionTable = Mapping[Role, Mapping[SessionState, Mapping[type[frames.Frame], SessionState]]]
 """Sender → state → frame → next state."""
 StreamTable = Mapping[StreamState, Mapping[StreamEvent, StreamState]]
 """State → event → next state."""
 
 SESSION: SessionTable = {
     Role.CONNECTOR: {
-        SessionState.CONNECTED: {Hello: SessionState.HANDSHAKE, Error: SessionState.ERROR},
-        SessionState.HANDSHAKE: {Error: SessionState.ERROR},
+        SessionState.CONNECTED: {frames.Hello: SessionState.HANDSHAKE, frames.Error: SessionState.ERROR},
+        SessionState.HANDSHAKE: {frames.Error: SessionState.ERROR},
         SessionState.STREAMING: {
-            Notify: SessionState.STREAMING,
-            Message: SessionState.STREAMING,
-            EosMessage: SessionState.STREAMING,
-            Error: SessionState.ERROR,
+            frames.Notify: SessionState.STREAMING,
+            frames.Message: SessionState.STREAMING,
+            frames.EosMessage: SessionState.STREAMING,
+            frames.Error: SessionState.ERROR,
         },
     },
     Role.WORKER: {
-        SessionState.CONNECTED: {Error: SessionState.ERROR},
+        SessionState.CONNECTED: {frames.Error: SessionState.ERROR},
         SessionState.HANDSHAKE: {
-            Ok: SessionState.STREAMING,
-            Restart: SessionState.RESTARTING,
-            Error: SessionState.ERROR,
+            frames.Ok: SessionState.STREAMING,
+            frames.Restart: SessionState.RESTARTING,
+            frames.Error: SessionState.ERROR,
         },
         SessionState.STREAMING: {
-            NotifyAck: SessionState.STREAMING,
-            Ack: SessionState.STREAMING,
-            Nack: SessionState.STREAMING,
-            Restart: SessionState.RESTARTING,
-            Error: SessionState.ERROR,
+            frames.NotifyAck: SessionState.STREAMING,
+            frames.Ack: SessionState.STREAMING,
+            frames.Nack: SessionState.STREAMING,
+            frames.Restart: SessionState.RESTARTING,
+            frames.Error: SessionState.ERROR,
         },
     },
 }

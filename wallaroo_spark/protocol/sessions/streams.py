@@ -1,6 +1,10 @@
 """The streams of one session and their states, driven by the revision's table.
 
 Source: ``docs/protocol.md#stream-states``; ``docs/protocol.md#rewinding``.
+
+The credit window of one session.
+
+Source: ``docs/protocol.md#credits``.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from wallaroo_spark.errors import LocalProtocolError
 from wallaroo_spark.protocol.faults import Fault, broken
 from wallaroo_spark.protocol.revisions import Revision
 from wallaroo_spark.protocol.sessions.states import StreamEvent, StreamState
@@ -19,11 +24,9 @@ class SessionStream:
     """One stream in a session."""
 
     stream_id: int
-    """Id of the stream."""
     name: str = ""
     """Name in the last NOTIFY."""
     state: StreamState = StreamState.START
-    """State of the stream."""
     resets: int = 0
     """NACKs that were not yet followed by a NOTIFY."""
     ephemeral: bool | None = None
@@ -34,7 +37,6 @@ class StreamSpan(NamedTuple):
     """The messages of one stream in a run, as indexes in the run. None: there is no such message."""
 
     stream_id: int
-    """Id of the stream."""
     first: int
     """Index of its first message."""
     eos: int | None = None
@@ -222,3 +224,44 @@ def spans(messages: list[tuple[int, bool, bool]]) -> list[StreamSpan]:
             span = span._replace(first_lasting=index)
         found[stream_id] = span
     return list(found.values())
+
+
+CREDIT_LIMIT = 2**32 - 1
+"""Greatest number of credits in one frame (u32)."""
+
+
+class CreditWindow:
+    """The number of frames that the connector may still send.
+
+    A NOTIFY may make the number negative; later grants pay the debt. A MESSAGE may not.
+    """
+
+    def __init__(self) -> None:
+        self.available = 0
+        self.granted = 0
+        self.spent = 0
+
+    def __repr__(self) -> str:
+        return f"CreditWindow(available={self.available}, granted={self.granted}, spent={self.spent})"
+
+    def grant(self, credits: int) -> None:
+        """Add the credits of an OK, ACK or NACK, from 0 to 2^32-1."""
+        if not 0 <= credits <= CREDIT_LIMIT:
+            raise LocalProtocolError(
+                f"a grant of {credits} credits does not fit a frame; it is 0 to {CREDIT_LIMIT}",
+                code="value-does-not-fit",
+            )
+        self.available += credits
+        self.granted += credits
+
+    def spend(self, messages: int) -> int:
+        """Charge ``messages``, at most as many as there are credits. Returns the number that was charged."""
+        covered = max(0, min(messages, self.available))
+        self.available -= covered
+        self.spent += covered
+        return covered
+
+    def overdraw(self) -> None:
+        """Charge one NOTIFY; the number of credits may become negative."""
+        self.available -= 1
+        self.spent += 1

@@ -9,30 +9,16 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from wallaroo_spark.errors import RemoteProtocolError
-from wallaroo_spark.protocol import codecs
+from wallaroo_spark.protocol import codecs, frames
 from wallaroo_spark.protocol.faults import Fault, broken
-from wallaroo_spark.protocol.frames import (
-    NOTHING_PROCESSED,
-    Ack,
-    EosMessage,
-    Error,
-    Frame,
-    Hello,
-    Nack,
-    Notify,
-    NotifyAck,
-    Ok,
-    Restart,
-    StreamReference,
-)
 from wallaroo_spark.protocol.framing import Finder, MessageRun, RawFrame
 from wallaroo_spark.protocol.revisions import RECOGNITION_BYTES, Revision, recognise
 from wallaroo_spark.protocol.sessions.session import DEFAULT_MAX_FRAME_BYTES, DEFAULT_MAX_STREAMS, Session, message_tag
 from wallaroo_spark.protocol.sessions.states import Role, SessionState, StreamEvent, StreamState
 from wallaroo_spark.protocol.sessions.streams import SessionStreams, StreamSpan
-from wallaroo_spark.protocol.wire import Reader
 
 MAX_INSTANCE_BYTES = 255
 """Limit of an instance's name in bytes."""
@@ -48,14 +34,14 @@ _NOT_A_TAG = -1
 class HelloReceived:
     """A connector requests a session. Answer with ``ok``, ``restart`` or ``error``."""
 
-    hello: Hello
+    hello: frames.Hello
 
 
 @dataclass(frozen=True, slots=True)
 class NotifyReceived:
     """A NOTIFY. With ``already_open`` (v3) it must be refused, and the stream does not change."""
 
-    notify: Notify
+    notify: frames.Notify
     """The frame."""
     already_open: bool = False
     """Whether the stream is open already, in this session."""
@@ -75,7 +61,6 @@ class EosReceived:
     """v3: a stream has ended."""
 
     stream_id: int
-    """Id of the stream."""
     message_id: int | None
     """Id of the last message; None in the short form of the frame."""
 
@@ -110,7 +95,7 @@ _ACK_REFERENCES = _OK_BYTES // 16
 """Maximum number of references in an ACK that follows OK; each takes 16 bytes."""
 
 
-def _fitting(streams: Sequence[StreamReference]) -> int:
+def _fitting(streams: Sequence[frames.StreamReference]) -> int:
     """Return how many references fit into OK, counted from the first one."""
     size = 0
     for number, stream in enumerate(streams):
@@ -118,6 +103,31 @@ def _fitting(streams: Sequence[StreamReference]) -> int:
         if size > _OK_BYTES:
             return number
     return len(streams)
+
+
+def read_hello(revision: Revision, body: bytes, version: str, cookie_problem: Callable[[bytes], str]) -> frames.Hello:
+    """Decode a HELLO, and check its version before its cookie, and its cookie before the fields behind it.
+
+    Raises :class:`RemoteProtocolError`.
+    """
+
+    def check(given: str | None, cookie: bytes | None) -> None:
+        if given is not None and given != version:
+            raise broken(Fault.WRONG_VERSION, f"version {given[:64]!r} is not spoken here; {version!r} is")
+        if cookie is not None and (problem := cookie_problem(cookie)):
+            raise broken(Fault.WRONG_COOKIE, problem)
+
+    hello = codecs.decode_hello(frames.Reader(body, revision.byte_order, "HELLO"), check)
+    size = len(hello.instance.encode("utf-8"))
+    if not 0 < size <= MAX_INSTANCE_BYTES:
+        raise broken(Fault.BAD_INSTANCE, f"the instance name has {size} bytes; it has 1 to {MAX_INSTANCE_BYTES}")
+    return hello
+
+
+def difference(expected: bytes, cookie: bytes) -> str:
+    """Return why a cookie is refused, in a time that does not depend on its bytes; empty for the expected one."""
+    same = hmac.compare_digest(cookie, expected)
+    return "" if same else "the cookie is not the one that is expected here"
 
 
 class WorkerSession(Session):
@@ -142,9 +152,8 @@ class WorkerSession(Session):
     ) -> None:
         super().__init__(None, max_frame_bytes, max_streams, find)
         self._version = version
-        self._cookie = cookie
-        self._cookie_problem = cookie_problem or self._differs
-        self.hello: Hello | None = None
+        self._cookie_problem = cookie_problem or partial(difference, cookie)
+        self.hello: frames.Hello | None = None
 
     def next_event(self) -> WorkerEvent | None:
         """Return the next event; None when more bytes are needed. Raises :class:`RemoteProtocolError`."""
@@ -192,54 +201,37 @@ class WorkerSession(Session):
         if row is None:
             raise broken(Fault.UNKNOWN_TAG, f"tag {raw.tag} is not a frame of {revision.name}")
         state = self._allow(row.frame)
-        if row.frame is Hello:
-            self.hello = self._read_hello(revision, raw.body)
+        if row.frame is frames.Hello:
+            self.hello = read_hello(revision, raw.body, self._version, self._cookie_problem)
             self.state = state
             return HelloReceived(self.hello)
         frame = revision.decode(raw.tag, raw.body)
         self.state = state
         return self._event(frame)
 
-    def _event(self, frame: Frame) -> WorkerEvent:
+    def _event(self, frame: frames.Frame) -> WorkerEvent:
         match frame:
-            case Notify():
+            case frames.Notify():
                 self._check_notify(frame)
                 already_open = self.streams.get(frame.stream_id).state is StreamState.OPEN
                 self.streams.notify(frame.stream_id, frame.name)
                 self.credits.overdraw()
                 return NotifyReceived(frame, already_open)
-            case EosMessage():
+            case frames.EosMessage():
                 self.streams.apply(frame.stream_id, StreamEvent.EOS)
                 return EosReceived(frame.stream_id, frame.message_id)
-            case Error():
+            case frames.Error():
                 self._buffer.clear()
                 return ErrorReceived(frame.reason)
         raise AssertionError(f"the session table allows {frame!r} from a connector, and the worker has no event for it")
 
-    def _check_notify(self, notify: Notify) -> None:
+    def _check_notify(self, notify: frames.Notify) -> None:
         """Check the limits that bound the memory for NOTIFYs, because a NOTIFY may overdraw the credits."""
         size = len(notify.name.encode("utf-8"))
         if size > MAX_NAME_BYTES:
             raise broken(Fault.NAME_TOO_LONG, f"a stream name has {size} bytes; at most {MAX_NAME_BYTES} are accepted")
         if self.credits.available <= -self._max_streams:
             raise broken(Fault.NO_CREDIT, f"NOTIFY frames are {self._max_streams} credits in debt; wait for an ACK")
-
-    def _read_hello(self, revision: Revision, body: bytes) -> Hello:
-        hello = codecs.decode_hello(Reader(body, revision.byte_order, "HELLO"), self._check_hello)
-        size = len(hello.instance.encode("utf-8"))
-        if not 0 < size <= MAX_INSTANCE_BYTES:
-            raise broken(Fault.BAD_INSTANCE, f"the instance name has {size} bytes; it has 1 to {MAX_INSTANCE_BYTES}")
-        return hello
-
-    def _check_hello(self, version: str | None, cookie: bytes | None) -> None:
-        if version is not None and version != self._version:
-            raise broken(Fault.WRONG_VERSION, f"version {version[:64]!r} is not spoken here; {self._version!r} is")
-        if cookie is not None and (problem := self._cookie_problem(cookie)):
-            raise broken(Fault.WRONG_COOKIE, problem)
-
-    def _differs(self, cookie: bytes) -> str:
-        same = hmac.compare_digest(cookie, self._cookie)
-        return "" if same else "the cookie is not the one that is expected here"
 
     def admit(self, found: Sequence[StreamSpan], count: int, error: RemoteProtocolError | None = None) -> Admission:
         """Check a run of ``count`` decoded messages against the states of their streams.
@@ -271,41 +263,41 @@ class WorkerSession(Session):
         """
         return not self._overdrawn and self.streams.admit_plain(stream_ids)
 
-    def ok(self, credits: int, streams: Iterable[StreamReference] = ()) -> bytes:
+    def ok(self, credits: int, streams: Iterable[frames.StreamReference] = ()) -> bytes:
         """Send OK with the first credits and, in the drafts, committed references.
 
         References that do not fit into the limit of OK follow in ACKs without credits.
         """
         streams = list(streams)
         listed = _fitting(streams)
-        data = self._send(Ok(credits, tuple(streams[:listed])))
+        data = self._send(frames.Ok(credits, tuple(streams[:listed])))
         for begin in range(listed, len(streams), _ACK_REFERENCES):
             part = streams[begin : begin + _ACK_REFERENCES]
-            data += self._send(Ack(0, tuple((stream.stream_id, stream.ref) for stream in part)))
+            data += self._send(frames.Ack(0, tuple((stream.stream_id, stream.ref) for stream in part)))
         self.credits.grant(credits)
         return data
 
     def ack(self, credits: int = 0, refs: Iterable[tuple[int, int]] = ()) -> bytes:
         """Send ACK with credits, references that Spark has committed, or both."""
-        data = self._send(Ack(credits, tuple(refs)))
+        data = self._send(frames.Ack(credits, tuple(refs)))
         self.credits.grant(credits)
         return data
 
     def notify_ack(self, stream_id: int, ref: int | None, *, success: bool) -> bytes:
         """v3: answer NOTIFY. ``ref`` is the last committed reference, None when there is none."""
-        data = self._send(NotifyAck(success, stream_id, NOTHING_PROCESSED if ref is None else ref))
+        data = self._send(frames.NotifyAck(success, stream_id, frames.NOTHING_PROCESSED if ref is None else ref))
         self._apply(stream_id, StreamEvent.ACCEPTED if success else StreamEvent.REFUSED)
         return data
 
     def nack(self, stream_id: int, ref: int | None, credits: int = 0) -> bytes:
         """draft-le: rewind a stream to ``ref``; None when no message of it is committed."""
-        data = self._send(Nack(credits, stream_id, ref or 0))
+        data = self._send(frames.Nack(credits, stream_id, ref or 0))
         self._apply(stream_id, StreamEvent.NACK)
         self.credits.grant(credits)
         return data
 
     def restart(self, address: str = "") -> bytes:
         """Ask the connector to reconnect, to ``address`` if given. Later bytes are discarded."""
-        data = self._send(Restart(address))
+        data = self._send(frames.Restart(address))
         self.streams.restart()
         return data

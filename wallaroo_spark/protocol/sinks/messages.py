@@ -1,16 +1,22 @@
 """The messages between a worker and a connector sink on stream 0, which are the payloads of its MESSAGEs.
 
 Integers are big-endian, as in all of v3. Source: ``docs/protocol.md#sinks``.
+
+The states of a session between a worker and a connector sink, as tables; a missing key is a protocol error.
+
+Source: ``docs/protocol.md#sinks``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, NamedTuple
 
+from wallaroo_spark.protocol import frames
 from wallaroo_spark.protocol.faults import Fault, broken
-from wallaroo_spark.protocol.wire import Reader, Writer
+from wallaroo_spark.protocol.sessions.states import SessionState
 
 CONTROL_STREAM = 0
 """Id of the stream of control messages."""
@@ -23,7 +29,6 @@ class Range(NamedTuple):
     """The part of a transaction in one stream: bytes of the sink's output."""
 
     stream_id: int
-    """Id of the stream."""
     start: int
     """Offset in front of the first byte."""
     end: int
@@ -85,10 +90,16 @@ class WorkersLeft:
     request: int
     """Number of the request."""
     workers: tuple[str, ...] = ()
-    """Names of the workers."""
 
 
 SinkMessage = ListUncommitted | ReplyUncommitted | Phase1 | Reply | Phase2 | WorkersLeft
+
+
+class _Field(NamedTuple):
+    """A field on the wire."""
+
+    read: Callable[[frames.Reader], Any]
+    write: Callable[[frames.Writer, Any], Any]
 
 
 class _Row(NamedTuple):
@@ -99,18 +110,16 @@ class _Row(NamedTuple):
     name: str
     """Name of the message in the protocol."""
     message: type[Any]
-    """Its type."""
-    decode: Callable[[Reader], SinkMessage]
-    """Decodes the bytes behind the tag."""
-    encode: Callable[[Writer, Any], None]
-    """Encodes the bytes behind the tag."""
+    fields: tuple[_Field, ...]
+    """The fields behind the tag, in the order of the message's own."""
 
 
 def encode_control(message: SinkMessage) -> bytes:
     """Encode the payload. Raises :class:`LocalProtocolError` for a value that does not fit its field."""
     row = _BY_TYPE[type(message)]
-    write = Writer(_ORDER).u8(row.tag)
-    row.encode(write, message)
+    write = frames.Writer(_ORDER).u8(row.tag)
+    for name, field in zip(row.message.__match_args__, row.fields, strict=True):
+        field.write(write, getattr(message, name))
     return write.done()
 
 
@@ -121,8 +130,8 @@ def decode_control(payload: bytes) -> SinkMessage:
     row = _BY_TAG.get(payload[0])
     if row is None:
         raise broken(Fault.UNKNOWN_TAG, f"tag {payload[0]} is not a message of the control stream")
-    read = Reader(payload[1:], _ORDER, row.name)
-    message = row.decode(read)
+    read = frames.Reader(payload[1:], _ORDER, row.name)
+    message: SinkMessage = row.message(*(field.read(read) for field in row.fields))
     read.finish()
     return message
 
@@ -132,86 +141,113 @@ def control_name(message: SinkMessage) -> str:
     return _BY_TYPE[type(message)].name
 
 
-def _decode_list(read: Reader) -> SinkMessage:
-    return ListUncommitted(read.u64("the request"))
-
-
-def _encode_list(write: Writer, message: ListUncommitted) -> None:
-    write.u64(message.request, "the request")
-
-
-def _texts(read: Reader, name: str) -> tuple[str, ...]:
+def _read_count(read: frames.Reader, least_bytes: int, things: str) -> range:
     count = read.u32("the count")
-    if count * 2 > read.left:
-        # No memory is reserved for an announced count; each text needs at least its length field.
-        raise broken(Fault.TRUNCATED_FRAME, f"{count} of {name} are announced, and {read.left} bytes are there")
-    return tuple(read.short_text(name) for _ in range(count))
+    if count * least_bytes > read.left:
+        # No memory is reserved for an announced count before so many bytes are there.
+        raise broken(Fault.TRUNCATED_FRAME, f"{count} {things} are announced, and {read.left} bytes are there")
+    return range(count)
 
 
-def _write_texts(write: Writer, texts: tuple[str, ...], name: str) -> None:
-    write.u32(len(texts), "the count")
-    for text in texts:
-        write.short_text(text, name)
+def _texts(name: str) -> _Field:
+    def write(writer: frames.Writer, texts: tuple[str, ...]) -> None:
+        writer.u32(len(texts), "the count")
+        for text in texts:
+            writer.short_text(text, name)
+
+    return _Field(lambda read: tuple(read.short_text(name) for _ in _read_count(read, 2, f"of {name}")), write)
 
 
-def _decode_uncommitted(read: Reader) -> SinkMessage:
-    return ReplyUncommitted(read.u64("the request"), _texts(read, "a transaction"))
+def _read_ranges(read: frames.Reader) -> tuple[Range, ...]:
+    count = _read_count(read, 24, "ranges")
+    return tuple(Range(read.u64("a stream id"), read.u64("a start"), read.u64("an end")) for _ in count)
 
 
-def _encode_uncommitted(write: Writer, message: ReplyUncommitted) -> None:
-    _write_texts(write.u64(message.request, "the request"), message.transactions, "a transaction")
-
-
-def _decode_phase1(read: Reader) -> SinkMessage:
-    transaction, count = read.short_text("the transaction"), read.u32("the count")
-    if count * 24 > read.left:
-        raise broken(Fault.TRUNCATED_FRAME, f"PHASE1 announces {count} ranges, and {read.left} bytes are there")
-    numbers = ("a stream id", "a start", "an end")
-    return Phase1(transaction, tuple(Range(*(read.u64(name) for name in numbers)) for _ in range(count)))
-
-
-def _encode_phase1(write: Writer, message: Phase1) -> None:
-    write.short_text(message.transaction, "the transaction").u32(len(message.ranges), "the count")
-    for stream_id, start, end in message.ranges:
+def _write_ranges(write: frames.Writer, ranges: tuple[Range, ...]) -> None:
+    write.u32(len(ranges), "the count")
+    for stream_id, start, end in ranges:
         write.u64(stream_id, "a stream id").u64(start, "a start").u64(end, "an end")
 
 
-def _verdict(read: Reader) -> tuple[str, bool]:
-    transaction, commit = read.short_text("the transaction"), read.u8("the commit byte")
+def _read_commit(read: frames.Reader) -> bool:
+    commit = read.u8("the commit byte")
     if commit > 1:
         raise broken(Fault.WRONG_STATE, f"the commit byte is {commit}; it is 0 or 1")
-    return transaction, bool(commit)
+    return bool(commit)
 
 
-def _decode_reply(read: Reader) -> SinkMessage:
-    return Reply(*_verdict(read))
-
-
-def _decode_phase2(read: Reader) -> SinkMessage:
-    return Phase2(*_verdict(read))
-
-
-def _encode_verdict(write: Writer, message: Reply | Phase2) -> None:
-    write.short_text(message.transaction, "the transaction").u8(int(message.commit))
-
-
-def _decode_left(read: Reader) -> SinkMessage:
-    return WorkersLeft(read.u64("the request"), _texts(read, "a worker"))
-
-
-def _encode_left(write: Writer, message: WorkersLeft) -> None:
-    _write_texts(write.u64(message.request, "the request"), message.workers, "a worker")
-
+_REQUEST = _Field(lambda read: read.u64("the request"), lambda write, number: write.u64(number, "the request"))
+_TRANSACTION = _Field(
+    lambda read: read.short_text("the transaction"), lambda write, text: write.short_text(text, "the transaction")
+)
+_RANGES = _Field(_read_ranges, _write_ranges)
+_COMMIT = _Field(_read_commit, lambda write, commit: write.u8(int(commit)))
 
 CONTROL_ROWS = (
-    _Row(201, "LIST_UNCOMMITTED", ListUncommitted, _decode_list, _encode_list),
-    _Row(202, "REPLY_UNCOMMITTED", ReplyUncommitted, _decode_uncommitted, _encode_uncommitted),
-    _Row(203, "PHASE1", Phase1, _decode_phase1, _encode_phase1),
-    _Row(204, "REPLY", Reply, _decode_reply, _encode_verdict),
-    _Row(205, "PHASE2", Phase2, _decode_phase2, _encode_verdict),
-    _Row(206, "WORKERS_LEFT", WorkersLeft, _decode_left, _encode_left),
+    _Row(201, "LIST_UNCOMMITTED", ListUncommitted, (_REQUEST,)),
+    _Row(202, "REPLY_UNCOMMITTED", ReplyUncommitted, (_REQUEST, _texts("a transaction"))),
+    _Row(203, "PHASE1", Phase1, (_TRANSACTION, _RANGES)),
+    _Row(204, "REPLY", Reply, (_TRANSACTION, _COMMIT)),
+    _Row(205, "PHASE2", Phase2, (_TRANSACTION, _COMMIT)),
+    _Row(206, "WORKERS_LEFT", WorkersLeft, (_REQUEST, _texts("a worker"))),
 )
-"""The table of control messages: tag, name, type, decoder and encoder."""
+"""The table of control messages: tag, name, type and fields."""
 
 _BY_TAG: Mapping[int, _Row] = {row.tag: row for row in CONTROL_ROWS}
 _BY_TYPE: Mapping[type[Any], _Row] = {row.message: row for row in CONTROL_ROWS}
+
+
+class Side(StrEnum):
+    """The sides of a session."""
+
+    WORKER = "worker"
+    SINK = "sink"
+
+
+class Phase(StrEnum):
+    """The phase of a session's transaction."""
+
+    WRITING = "writing"
+    VOTING = "voting"
+    VOTED = "voted"
+
+
+class PhaseEvent(StrEnum):
+    """An event that changes the phase."""
+
+    ROWS = "rows"
+    PHASE1 = "PHASE1"
+    REPLY = "REPLY"
+    PHASE2 = "PHASE2"
+
+
+SINK_SESSION: Mapping[Side, Mapping[SessionState, Mapping[type[Any], SessionState]]] = {
+    Side.WORKER: {
+        SessionState.CONNECTED: {frames.Hello: SessionState.HANDSHAKE, frames.Error: SessionState.ERROR},
+        SessionState.HANDSHAKE: {frames.Error: SessionState.ERROR},
+        SessionState.STREAMING: {
+            frames.Notify: SessionState.STREAMING,
+            frames.Message: SessionState.STREAMING,
+            frames.EosMessage: SessionState.STREAMING,
+            frames.Error: SessionState.ERROR,
+        },
+    },
+    Side.SINK: {
+        SessionState.CONNECTED: {frames.Error: SessionState.ERROR},
+        SessionState.HANDSHAKE: {frames.Ok: SessionState.STREAMING, frames.Error: SessionState.ERROR},
+        SessionState.STREAMING: {
+            frames.NotifyAck: SessionState.STREAMING,
+            frames.Message: SessionState.STREAMING,
+            frames.Ack: SessionState.STREAMING,
+            frames.Restart: SessionState.ERROR,
+            frames.Error: SessionState.ERROR,
+        },
+    },
+}
+"""``[sender][state][frame]`` is the next state; a missing key is a protocol error."""
+
+PHASES: Mapping[Phase, Mapping[PhaseEvent, Phase]] = {
+    Phase.WRITING: {PhaseEvent.ROWS: Phase.WRITING, PhaseEvent.PHASE1: Phase.VOTING},
+    Phase.VOTING: {PhaseEvent.REPLY: Phase.VOTED},
+    Phase.VOTED: {PhaseEvent.PHASE2: Phase.WRITING},
+}

@@ -8,47 +8,22 @@ credits. Source: ``docs/protocol.md#sinks``.
 
 from __future__ import annotations
 
-import hmac
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
 from wallaroo_spark.errors import LocalProtocolError, RemoteProtocolError
-from wallaroo_spark.protocol import codecs
+from wallaroo_spark.protocol import frames
 from wallaroo_spark.protocol.faults import Fault, broken
-from wallaroo_spark.protocol.frames import (
-    NOTHING_PROCESSED,
-    Error,
-    Frame,
-    Hello,
-    Message,
-    Notify,
-    NotifyAck,
-    Ok,
-)
 from wallaroo_spark.protocol.framing import LENGTH_BYTES, FrameBuffer, MessageRun, RawFrame
 from wallaroo_spark.protocol.revisions import RECOGNITION_BYTES, V3, frame_name, recognise
 from wallaroo_spark.protocol.runs import encode_run, encode_single
 from wallaroo_spark.protocol.sessions.states import SessionState
-from wallaroo_spark.protocol.sessions.worker_session import MAX_INSTANCE_BYTES
-from wallaroo_spark.protocol.sinks.messages import (
-    CONTROL_STREAM,
-    DATA_STREAM,
-    ListUncommitted,
-    Phase1,
-    Phase2,
-    Reply,
-    ReplyUncommitted,
-    SinkMessage,
-    WorkersLeft,
-    control_name,
-    decode_control,
-    encode_control,
-)
-from wallaroo_spark.protocol.sinks.states import PHASES, SINK_SESSION, Phase, PhaseEvent, Side
-from wallaroo_spark.protocol.wire import Reader
+from wallaroo_spark.protocol.sessions.worker_session import difference, read_hello
+from wallaroo_spark.protocol.sinks import messages
 
 CREDITS = 2**32 - 1
 """The credits in OK, for peers that count them: the greatest u32, because a sink session has no credits."""
@@ -56,11 +31,11 @@ SUPERSEDED = "superseded by another session of this worker"
 """The reason with which a sink ends a session when its worker has opened another one."""
 
 
-_SAYS: Mapping[Side, tuple[type[Any], ...]] = {
-    Side.WORKER: (ListUncommitted, Phase1, Phase2, WorkersLeft),
-    Side.SINK: (ReplyUncommitted, Reply),
+_SAYS: Mapping[messages.Side, tuple[type[Any], ...]] = {
+    messages.Side.WORKER: (messages.ListUncommitted, messages.Phase1, messages.Phase2, messages.WorkersLeft),
+    messages.Side.SINK: (messages.ReplyUncommitted, messages.Reply),
 }
-_MESSAGE_TAG = V3.by_frame[Message].tag
+_MESSAGE_TAG = V3.by_frame[frames.Message].tag
 _NOT_A_TAG = -1
 _HEAD = struct.Struct(">QQqH")
 
@@ -70,7 +45,6 @@ class RowsReceived:
     """Rows of the sink's output, in order, without gaps or repetitions."""
 
     rows: Sequence[bytes]
-    """The rows, as bytes."""
     start: int
     """Offset in the output in front of the first row."""
     end: int
@@ -84,12 +58,12 @@ class SinkSession:
     :class:`RemoteProtocolError` the state is ERROR: send the bytes of :meth:`fail`, and close the connection.
     """
 
-    side: Side
-    peer: Side
+    side: messages.Side
+    peer: messages.Side
 
     def __init__(self, max_frame_bytes: int) -> None:
         self.state = SessionState.CONNECTED
-        self.phase = Phase.WRITING
+        self.phase = messages.Phase.WRITING
         self.committed = 0
         """Committed bytes of the output, as this side knows them; the rows of this session begin here."""
         self.offset = 0
@@ -108,17 +82,17 @@ class SinkSession:
         """Return the ERROR frame that ends the session."""
         self.state = SessionState.ERROR
         self._buffer.clear()
-        return V3.encode(Error(reason))
+        return V3.encode(frames.Error(reason))
 
-    def control(self, message: SinkMessage) -> bytes:
+    def control(self, message: messages.SinkMessage) -> bytes:
         """Send a message of the control stream. Raises :class:`LocalProtocolError`."""
         if type(message) not in _SAYS[self.side]:
             raise LocalProtocolError(
-                f"{control_name(message)} is not a message that a {self.side} sends", code="wrong-side"
+                f"{messages.control_name(message)} is not a message that a {self.side} sends", code="wrong-side"
             )
         self._apply_control(message, LocalProtocolError)
-        self._move(Message)
-        return self._fitting(encode_single(V3, CONTROL_STREAM, 0, encode_control(message)).data)
+        self._move(frames.Message)
+        return self._fitting(encode_single(V3, messages.CONTROL_STREAM, 0, messages.encode_control(message)).data)
 
     def _fitting(self, data: bytes) -> bytes:
         if len(data) - LENGTH_BYTES > self._max_frame_bytes:
@@ -129,12 +103,12 @@ class SinkSession:
             )
         return data
 
-    def _send(self, frame: Frame) -> bytes:
+    def _send(self, frame: frames.Frame) -> bytes:
         self._move(type(frame))
         return V3.encode(frame)
 
     def _move(self, frame: type[Any]) -> None:
-        state = SINK_SESSION[self.side].get(self.state, {}).get(frame)
+        state = messages.SINK_SESSION[self.side].get(self.state, {}).get(frame)
         if state is None:
             raise LocalProtocolError(
                 f"{frame_name(frame)} cannot be sent by a {self.side} in state {self.state}", code="wrong-state"
@@ -149,44 +123,48 @@ class SinkSession:
 
     def _allow(self, frame: type[Any]) -> None:
         """Change to the next state for a frame from the peer. Raises :class:`RemoteProtocolError` if there is none."""
-        state = SINK_SESSION[self.peer].get(self.state, {}).get(frame)
+        state = messages.SINK_SESSION[self.peer].get(self.state, {}).get(frame)
         if state is None:
             name = frame_name(frame)
             raise broken(Fault.WRONG_STATE, f"{name} is not allowed from a {self.peer} in state {self.state}")
         self.state = state
 
-    def _decode(self, raw: RawFrame) -> Frame:
+    def _decode(self, raw: RawFrame) -> frames.Frame:
         row = V3.by_tag.get(raw.tag)
         if row is None:
             raise broken(Fault.UNKNOWN_TAG, f"tag {raw.tag} is not a frame of {V3.name}")
         self._allow(row.frame)
         return V3.decode(raw.tag, raw.body)
 
-    def _control_received(self, payload: bytes) -> SinkMessage:
-        message = decode_control(payload)
+    def _control_received(self, payload: bytes) -> messages.SinkMessage:
+        message = messages.decode_control(payload)
         if type(message) not in _SAYS[self.peer]:
-            raise broken(Fault.WRONG_SIDE, f"{control_name(message)} is not a message that a {self.peer} sends")
+            raise broken(
+                Fault.WRONG_SIDE, f"{messages.control_name(message)} is not a message that a {self.peer} sends"
+            )
         self._apply_control(message, RemoteProtocolError)
         return message
 
-    def _apply_control(self, message: SinkMessage, error: type[RemoteProtocolError | LocalProtocolError]) -> None:
+    def _apply_control(
+        self, message: messages.SinkMessage, error: type[RemoteProtocolError | LocalProtocolError]
+    ) -> None:
         """Apply a control message to the session's own transaction."""
         match message:
-            case Phase1():
-                self._phase(PhaseEvent.PHASE1, error)
+            case messages.Phase1():
+                self._phase(messages.PhaseEvent.PHASE1, error)
                 self._transaction = message.transaction
-            case Reply():
+            case messages.Reply():
                 if message.transaction != self._transaction:
                     problem = f"REPLY for {message.transaction!r}, and PHASE1 was for {self._transaction!r}"
                     raise error(problem, fault=Fault.WRONG_PHASE)
-                self._phase(PhaseEvent.REPLY, error)
-            case Phase2() if message.transaction == self._transaction:
-                self._phase(PhaseEvent.PHASE2, error)
+                self._phase(messages.PhaseEvent.REPLY, error)
+            case messages.Phase2() if message.transaction == self._transaction:
+                self._phase(messages.PhaseEvent.PHASE2, error)
                 self._transaction = ""
                 self.committed, self.offset = (self.offset,) * 2 if message.commit else (self.committed,) * 2
 
-    def _phase(self, event: PhaseEvent, error: type[RemoteProtocolError | LocalProtocolError]) -> None:
-        phase = PHASES[self.phase].get(event)
+    def _phase(self, event: messages.PhaseEvent, error: type[RemoteProtocolError | LocalProtocolError]) -> None:
+        phase = messages.PHASES[self.phase].get(event)
         if phase is None:
             raise error(
                 f"{event} while transaction {self._transaction!r} is {self.phase}; between a PHASE1 and its PHASE2 "
@@ -199,7 +177,7 @@ class SinkSession:
 class SinkWorkerSession(SinkSession):
     """The worker's side. Methods that send return the bytes, or raise :class:`LocalProtocolError`."""
 
-    side, peer = Side.WORKER, Side.SINK
+    side, peer = messages.Side.WORKER, messages.Side.SINK
 
     def __init__(self, max_frame_bytes: int) -> None:
         super().__init__(max_frame_bytes)
@@ -208,16 +186,16 @@ class SinkWorkerSession(SinkSession):
 
     def hello(self, *, version: str, cookie: bytes, program: str, worker: str) -> bytes:
         """Send HELLO, the first frame. The sink names its output after ``worker``."""
-        return self._send(Hello(version, cookie, program, worker))
+        return self._send(frames.Hello(version, cookie, program, worker))
 
     def notify(self, name: str, reference: int = 0) -> bytes:
         """Send NOTIFY of stream 1 with the worker's reference; again to request the sink's reference once more."""
         self._open = False
-        return self._send(Notify(DATA_STREAM, name, reference))
+        return self._send(frames.Notify(messages.DATA_STREAM, name, reference))
 
     def begin(self, offset: int) -> None:
         """Set the offset of the next row: the end of the last committed row, according to the worker's log."""
-        if self.phase is not Phase.WRITING or self.offset != self.committed:
+        if self.phase is not messages.Phase.WRITING or self.offset != self.committed:
             raise LocalProtocolError(
                 "the offset of the rows cannot change after the first row; set it before", code="wrong-state"
             )
@@ -227,13 +205,14 @@ class SinkWorkerSession(SinkSession):
         """Send the rows as MESSAGEs of stream 1. Empty rows are skipped."""
         if not self._open:
             raise LocalProtocolError(
-                f"stream {DATA_STREAM} is not open; send NOTIFY, and wait for NOTIFY_ACK", code="stream-not-open"
+                f"stream {messages.DATA_STREAM} is not open; send NOTIFY, and wait for NOTIFY_ACK",
+                code="stream-not-open",
             )
-        self._phase(PhaseEvent.ROWS, LocalProtocolError)
+        self._phase(messages.PhaseEvent.ROWS, LocalProtocolError)
         filled = [row for row in rows if row]
         if not filled:
             return b""
-        self._move(Message)
+        self._move(frames.Message)
         longest = max(map(len, filled))
         if 1 + _HEAD.size + longest > self._max_frame_bytes:
             raise LocalProtocolError(
@@ -242,9 +221,9 @@ class SinkWorkerSession(SinkSession):
                 code="frame-too-long",
             )
         *ids, self.offset = accumulate(map(len, filled), initial=self.offset)
-        return encode_run(V3, DATA_STREAM, ids, filled).data
+        return encode_run(V3, messages.DATA_STREAM, ids, filled).data
 
-    def next_event(self) -> Frame | SinkMessage | None:
+    def next_event(self) -> frames.Frame | messages.SinkMessage | None:
         """Return the sink's next frame or control message; None when more bytes are needed."""
         try:
             raw = self._next()
@@ -260,13 +239,13 @@ class SinkWorkerSession(SinkSession):
         # A sink sends few frames, so runs of messages bring nothing here.
         return None if self.state is SessionState.ERROR else self._buffer.next(V3, _NOT_A_TAG)
 
-    def _take(self, frame: Frame) -> Frame | SinkMessage:
+    def _take(self, frame: frames.Frame) -> frames.Frame | messages.SinkMessage:
         match frame:
-            case NotifyAck() if frame.success and frame.stream_id == DATA_STREAM:
+            case frames.NotifyAck() if frame.success and frame.stream_id == messages.DATA_STREAM:
                 self._open = True
-                self.reference = 0 if frame.ref == NOTHING_PROCESSED else frame.ref
-            case Message():
-                if frame.stream_id != CONTROL_STREAM:
+                self.reference = 0 if frame.ref == frames.NOTHING_PROCESSED else frame.ref
+            case frames.Message():
+                if frame.stream_id != messages.CONTROL_STREAM:
                     raise broken(Fault.STREAM_NOT_OPEN, f"a sink sends MESSAGE on stream {frame.stream_id}, not on 0")
                 return self._control_received(frame.payload or b"")
         return frame
@@ -275,32 +254,32 @@ class SinkWorkerSession(SinkSession):
 class SinkServerSession(SinkSession):
     """The sink's side. ``version`` and ``cookie`` must equal those in HELLO."""
 
-    side, peer = Side.SINK, Side.WORKER
+    side, peer = messages.Side.SINK, messages.Side.WORKER
 
     def __init__(self, max_frame_bytes: int, *, version: str, cookie: bytes = b"") -> None:
         super().__init__(max_frame_bytes)
         self._version = version
-        self._cookie = cookie
+        self._cookie_problem = partial(difference, cookie)
         self._recognised = False
-        self._walking: Iterator[RowsReceived | SinkMessage] = iter(())
+        self._walking: Iterator[RowsReceived | messages.SinkMessage] = iter(())
         self._gap = ""
 
     def ok(self) -> bytes:
         """Accept HELLO."""
-        return self._send(Ok(CREDITS))
+        return self._send(frames.Ok(CREDITS))
 
     def notify_ack(self, committed: int) -> bytes:
         """Accept NOTIFY of stream 1. ``committed`` is the number of committed bytes of the output."""
         self._open, self._gap = True, ""
         self.committed = self.offset = committed
-        return self._send(NotifyAck(True, DATA_STREAM, committed))
+        return self._send(frames.NotifyAck(True, messages.DATA_STREAM, committed))
 
     def decided(self, committed: int) -> None:
         """A transaction of an earlier session was decided during this one: the output now ends at ``committed``.
 
         Rows that arrived before the decision no longer follow the committed ones.
         """
-        if self.phase is not Phase.WRITING or committed == self.committed:
+        if self.phase is not messages.Phase.WRITING or committed == self.committed:
             return
         if self.offset != self.committed:
             self._gap = f"rows arrived before the decision after which the output ends at {committed}"
@@ -311,7 +290,7 @@ class SinkServerSession(SinkSession):
         gap, self._gap = self._gap, ""
         return gap
 
-    def next_event(self) -> Frame | RowsReceived | SinkMessage | None:
+    def next_event(self) -> frames.Frame | RowsReceived | messages.SinkMessage | None:
         """Return the next event: HELLO, NOTIFY, EOS_MESSAGE or ERROR as frames, rows, or a control message.
 
         None when more bytes are needed. Raises :class:`RemoteProtocolError`.
@@ -342,36 +321,26 @@ class SinkServerSession(SinkSession):
         self._recognised = revision is not None
         return self._recognised
 
-    def _frame(self, raw: RawFrame) -> Frame:
-        if raw.tag != V3.by_frame[Hello].tag:
+    def _frame(self, raw: RawFrame) -> frames.Frame:
+        if raw.tag != V3.by_frame[frames.Hello].tag:
             frame = self._decode(raw)
-            if isinstance(frame, Notify):
+            if isinstance(frame, frames.Notify):
                 self._check_notify(frame.stream_id)
             return frame
-        self._allow(Hello)
-        hello = codecs.decode_hello(Reader(raw.body, V3.byte_order, "HELLO"), self._check_hello)
-        size = len(hello.instance.encode("utf-8"))
-        if not 0 < size <= MAX_INSTANCE_BYTES:
-            raise broken(Fault.BAD_INSTANCE, f"the worker's name has {size} bytes; it has 1 to {MAX_INSTANCE_BYTES}")
-        return hello
+        self._allow(frames.Hello)
+        return read_hello(V3, raw.body, self._version, self._cookie_problem)
 
     def _check_notify(self, stream_id: int) -> None:
-        if stream_id != DATA_STREAM:
+        if stream_id != messages.DATA_STREAM:
             raise broken(
                 Fault.STREAM_NOT_OPEN,
-                f"NOTIFY of stream {stream_id}; a sink accepts NOTIFY of stream {DATA_STREAM} only, and stream "
-                f"{CONTROL_STREAM} needs none",
+                f"NOTIFY of stream {stream_id}; a sink accepts NOTIFY of stream {messages.DATA_STREAM} only, and "
+                f"stream {messages.CONTROL_STREAM} needs none",
             )
-        if self.phase is not Phase.WRITING:
-            raise broken(Fault.WRONG_PHASE, f"NOTIFY of stream {DATA_STREAM} between a PHASE1 and its PHASE2")
+        if self.phase is not messages.Phase.WRITING:
+            raise broken(Fault.WRONG_PHASE, f"NOTIFY of stream {messages.DATA_STREAM} between a PHASE1 and its PHASE2")
 
-    def _check_hello(self, version: str | None, cookie: bytes | None) -> None:
-        if version is not None and version != self._version:
-            raise broken(Fault.WRONG_VERSION, f"version {version[:64]!r} is not spoken here; {self._version!r} is")
-        if cookie is not None and not hmac.compare_digest(cookie, self._cookie):
-            raise broken(Fault.WRONG_COOKIE, "the cookie is not the one that is expected here")
-
-    def _walk(self, run: MessageRun) -> Iterator[RowsReceived | SinkMessage]:
+    def _walk(self, run: MessageRun) -> Iterator[RowsReceived | messages.SinkMessage]:
         """Yield lots of rows and the control messages between them. Each result must be handled before the next."""
         rows: list[bytes] = []
         start, data = self.offset, run.data
@@ -383,11 +352,14 @@ class SinkServerSession(SinkSession):
             first = at + _HEAD.size + key_bytes
             if first > end:
                 raise broken(Fault.TRUNCATED_FRAME, "MESSAGE frame ends within its key")
-            if stream_id not in (CONTROL_STREAM, DATA_STREAM) or (stream_id == DATA_STREAM and not self._open):
+            if stream_id not in (messages.CONTROL_STREAM, messages.DATA_STREAM) or (
+                stream_id == messages.DATA_STREAM and not self._open
+            ):
                 raise broken(
-                    Fault.STREAM_NOT_OPEN, f"MESSAGE for stream {stream_id}; NOTIFY opens {DATA_STREAM}, 0 needs none"
+                    Fault.STREAM_NOT_OPEN,
+                    f"MESSAGE for stream {stream_id}; NOTIFY opens {messages.DATA_STREAM}, 0 needs none",
                 )
-            if stream_id == DATA_STREAM:
+            if stream_id == messages.DATA_STREAM:
                 if self._is_next(message_id, end - first):
                     rows.append(data[first:end])
                 continue
@@ -403,8 +375,8 @@ class SinkServerSession(SinkSession):
 
         A worker whose connection was lost continues at its own offset; the vote notifies it that rows are missing.
         """
-        if self.phase is not Phase.WRITING:
-            self._phase(PhaseEvent.ROWS, RemoteProtocolError)
+        if self.phase is not messages.Phase.WRITING:
+            self._phase(messages.PhaseEvent.ROWS, RemoteProtocolError)
         if message_id < self.offset:
             raise broken(
                 Fault.WRONG_OFFSET,

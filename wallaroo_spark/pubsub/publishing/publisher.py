@@ -12,38 +12,29 @@ import contextlib
 import logging
 import os
 import socket
-import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pandas as pd
 
 from wallaroo_spark import transport
-from wallaroo_spark.checkpoint import CheckpointFiles
-from wallaroo_spark.checkpoint.glance import GLANCE_SECONDS, Glance
+from wallaroo_spark.checkpoint import CheckpointFiles, CommitFollower
 from wallaroo_spark.errors import LeaseLostError, ProtocolError, PubSubError, TransportError, WallarooError, one_line
-from wallaroo_spark.pubsub.messages import Closed, Data, Decoder, SubscriberHello, Why, encode, encode_parts
-from wallaroo_spark.pubsub.publishing.partition_tenancy import PartitionTenancy
-from wallaroo_spark.pubsub.publishing.publication import BatchPart, Publication
-from wallaroo_spark.pubsub.publishing.shared_reads import Readings
+from wallaroo_spark.pubsub.messages import Closed, Data, Decoder, SubscriberHello, Why, encode, encode_parts, pack_rows
+from wallaroo_spark.pubsub.publishing.publication import BatchPart, Publication, Readings
+from wallaroo_spark.pubsub.publishing.settings import TopicSettings
+from wallaroo_spark.pubsub.publishing.staging import PartitionTenancy
 from wallaroo_spark.pubsub.publishing.topic_log import StagedFile, TopicLog
-from wallaroo_spark.pubsub.row_payloads import pack_rows
 from wallaroo_spark.pubsub.topic_catalog import PublisherProgress, TopicCatalog, leases_of
-from wallaroo_spark.slots.service import ServiceThread, serve
-from wallaroo_spark.slots.shell import Door, ServiceShell
+from wallaroo_spark.runtime.service import ServiceShell, ServiceThread, serve
 from wallaroo_spark.storage.locations import Location
 from wallaroo_spark.transport import ByteStream
 from wallaroo_spark.transport.base import HIGH_WATER
 
 log = one_line(logging.getLogger("wallaroo_spark.pubsub"))
 
-POLL_SECONDS = 0.5
-"""Seconds between two reads of the commit log where a check of its folder for changes is not cheap.
-
-A choice: on average it adds half of itself to a batch's delay, and each read lists one folder.
-"""
 RENEW_SECONDS = 1.0
 """Seconds between two renewals of the lease, unless a third of the lease is shorter.
 
@@ -58,48 +49,22 @@ A choice. It is shorter than the driver's wait for its publishers (``STOP_SECOND
 
 @dataclass(frozen=True)
 class PublisherSetup:
-    """The settings that the driver ships to a publisher. It is pickled, and its secrets are resolved."""
+    """What the driver ships to a publisher. It is pickled."""
 
-    topic: str
-    """Name of the topic."""
+    settings: TopicSettings
+    """The topic's settings, with resolved secrets and without the session."""
     identity: str
     """Identity of the topic's history."""
-    partition: int
-    """Partition that this publisher serves."""
-    partitions: int
-    """Number of partitions."""
-    product: bool
-    """Whether times are pairs (batch, value of a column)."""
-    submission: int
-    """Number of the Spark job that runs the publisher."""
     checkpoint: Location
     """Checkpoint location of the query, as a task opens it."""
-    registry: str = field(repr=False)
-    """Redis URL."""
-    cookie: str = field(repr=False)
-    """Cookie that subscribers must present."""
-    retain: int
-    """Number of newest batches that are retained."""
-    max_subscriber_bytes: int
-    """Limit of the bytes that wait for one subscriber."""
-    max_subscribers: int
-    """Limit of concurrent subscribers."""
-    host: str
-    """Address to bind."""
-    port: int
-    """Port of partition 0; partition p listens on port + p. 0: any free port."""
-    advertise: str
-    """Address that subscribers connect to; empty: detected."""
-    lease_seconds: float
-    """Length of the lease in seconds."""
-    handshake_timeout: float
-    """Limit of the wait for a hello, in seconds."""
-    tls_certificate: str
-    """PEM file of the certificate chain; empty: no TLS."""
-    tls_key: str
-    """PEM file of its key."""
-    tls_ca: str
-    """PEM file of the authority of subscribers' certificates."""
+    partition: int = 0
+    """Partition that the publisher serves."""
+    submission: int = 0
+    """Number of the Spark job that runs the publisher."""
+
+    def of(self, partition: int, submission: int) -> PublisherSetup:
+        """The setup of one publisher."""
+        return replace(self, partition=partition, submission=submission)
 
 
 @dataclass(slots=True)
@@ -116,38 +81,38 @@ class PublisherService(ServiceShell[_SubscriberPeer, PartitionTenancy]):
     """One publisher, from acquiring the partition's lease to releasing it."""
 
     def __init__(self, setup: PublisherSetup, tenancy: PartitionTenancy) -> None:
-        name = f"topic {setup.topic}, partition {setup.partition}"
-        super().__init__(tenancy, setup.partition, name, setup.lease_seconds)
+        settings = self.settings = setup.settings
+        name = f"topic {settings.name}, partition {setup.partition}"
+        super().__init__(tenancy, setup.partition, name, settings.lease_seconds)
         self.setup = setup
         self.machine = Publication(
-            setup.topic,
+            settings.name,
             setup.partition,
             setup.identity,
-            product=setup.product,
-            cookie=setup.cookie,
-            retain=setup.retain,
-            max_subscriber_bytes=setup.max_subscriber_bytes,
-            max_subscribers=setup.max_subscribers,
+            product=settings.pairs,
+            cookie=settings.cookie,
+            retain=settings.retain,
+            max_subscriber_bytes=settings.max_subscriber_bytes,
+            max_subscribers=settings.max_subscribers,
         )
         self._files = CheckpointFiles(setup.checkpoint)
-        self._topic_log = TopicLog(setup.checkpoint, setup.topic)
+        self._topic_log = TopicLog(setup.checkpoint, settings.name)
         self._why = Why.LATER
         self._readings = Readings()
-        self._glance = Glance(self._files)
+        self._commits = CommitFollower(self._files)
 
     async def _serve(self) -> None:
-        setup = self.setup
+        setup, settings = self.setup, self.settings
         if not await self._take_lease():
             return
         # Binding the port and reading the files may take longer than the lease lasts, so it is renewed meanwhile.
         self._spawn(self._renew(min(RENEW_SECONDS, self._renewal_seconds), self._renewal, lambda _: None))
         await asyncio.to_thread(self._begin)
-        door = Door(setup.host, setup.port, setup.tls_certificate, setup.tls_key, setup.tls_ca)
-        listener = await self._listen(door, self._serve_peer)
+        listener = await self._listen(settings, self._serve_peer)
         if listener is None:
             return
         try:
-            host = setup.advertise or transport.reachable_host(listener.address[0], setup.registry)
+            host = settings.advertise or transport.reachable_host(listener.address[0], settings.registry)
             address = transport.advertised(host, setup.partition, listener.address[1])
             if await self._take_lease(address):
                 log.info("%s listens at %s", self._name, address)
@@ -161,13 +126,13 @@ class PublisherService(ServiceShell[_SubscriberPeer, PartitionTenancy]):
         newest = self._files.committed()
         oldest = self._topic_log.kept_from()
         if newest is not None:
-            oldest = max(oldest, newest + 1 - self.setup.retain)
+            oldest = max(oldest, newest + 1 - self.settings.retain)
         epochs = {batch: self._parts(batch) for batch in range(oldest, (-1 if newest is None else newest) + 1)}
         self.machine.begin(newest, oldest, {batch: parts for batch, parts in epochs.items() if parts})
 
     def _parts(self, batch: int) -> list[BatchPart]:
         manifest = self._topic_log.manifest(batch)
-        files = manifest.of(self.setup.partition, self.setup.partitions) if manifest else ()
+        files = manifest.of(self.setup.partition, self.settings.partitions) if manifest else ()
         return [
             BatchPart(tuple(dict.fromkeys(time for time, _ in file.parts)), file.bytes, (batch, file)) for file in files
         ]
@@ -178,7 +143,7 @@ class PublisherService(ServiceShell[_SubscriberPeer, PartitionTenancy]):
     async def _lease_lost(self, error: LeaseLostError) -> None:
         if not error.fields["holder"] and await self._tenancy.ended():
             self._why = self._why if self._stopped.is_set() else Why.ENDED
-            self.stop(f"topic {self.setup.topic} has ended")
+            self.stop(f"topic {self.settings.name} has ended")
         else:
             log.warning("%s ends: %s", self._name, error)
             self.stop("the partition is served by another publisher")
@@ -187,16 +152,7 @@ class PublisherService(ServiceShell[_SubscriberPeer, PartitionTenancy]):
         """Follow the commit log until the publisher stops."""
         while True:
             await self._look()
-            await self._wait_for_change()
-
-    async def _wait_for_change(self) -> None:
-        """Wait until the commit log has changed, or ``POLL_SECONDS`` have passed."""
-        until = time.monotonic() + POLL_SECONDS
-        while time.monotonic() < until:
-            if self._glance.changed():
-                await asyncio.sleep(GLANCE_SECONDS / 4)
-                return
-            await asyncio.sleep(GLANCE_SECONDS if self._glance.cheap() else POLL_SECONDS)
+            await self._commits.wait_async()
 
     async def _look(self) -> None:
         """Report the batches that were committed since the last call."""
@@ -209,7 +165,7 @@ class PublisherService(ServiceShell[_SubscriberPeer, PartitionTenancy]):
                 f"{self._name}: batch {known} was committed, and now the newest is {newest}; a checkpoint that is made "
                 "anew needs a topic that is started anew",
                 code="topic-started-anew",
-                topic=self.setup.topic,
+                topic=self.settings.name,
             )
         for batch in range((-1 if known is None else known) + 1, newest + 1):
             parts = await asyncio.to_thread(self._parts, batch)
@@ -242,11 +198,12 @@ class PublisherService(ServiceShell[_SubscriberPeer, PartitionTenancy]):
         try:
             await asyncio.wait(sides, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            # Before anything is awaited: the end of the publisher cancels this task at any await.
+            self.machine.left(session)
+            self._leave(session)
             for side in sides:
                 side.cancel()
             ends = await asyncio.gather(*sides, return_exceptions=True)
-            self.machine.left(session)
-            self._leave(session)
         for end in ends:
             if isinstance(end, Exception) and not isinstance(end, TransportError):
                 raise end
@@ -255,7 +212,7 @@ class PublisherService(ServiceShell[_SubscriberPeer, PartitionTenancy]):
         """Receive the first message of a peer. When it is not an acceptable hello, send the reason and return None."""
         decoder = Decoder(control_only=True)
         try:
-            async with asyncio.timeout(self.setup.handshake_timeout):
+            async with asyncio.timeout(self.settings.handshake_timeout):
                 while (message := decoder.next()) is None:
                     data = await stream.read()
                     if not data:
@@ -264,7 +221,7 @@ class PublisherService(ServiceShell[_SubscriberPeer, PartitionTenancy]):
         except TransportError:
             return None
         except TimeoutError:
-            problem = f"no hello came within {self.setup.handshake_timeout:g} seconds"
+            problem = f"no hello came within {self.settings.handshake_timeout:g} seconds"
         except ProtocolError as error:
             problem = error.message
         else:
@@ -352,8 +309,9 @@ async def _until_it_ends(stream: ByteStream) -> None:
 def run_publisher(setup: PublisherSetup, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
     """Serve the partition within ``mapInPandas``. Yields empty frames as heartbeats, and ends with the publisher."""
     holder = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
-    registry = leases_of(setup.registry, setup.topic, setup.lease_seconds)
-    with registry, TopicCatalog(setup.registry, lease_seconds=setup.lease_seconds) as topics:
-        tenancy = PartitionTenancy(registry, topics, setup.topic, setup.partition, setup.submission, holder)
+    settings = setup.settings
+    registry = leases_of(settings.registry, settings.name, settings.lease_seconds)
+    with registry, TopicCatalog(settings.registry, lease_seconds=settings.lease_seconds) as topics:
+        tenancy = PartitionTenancy(registry, topics, settings.name, setup.partition, setup.submission, holder)
         service = PublisherService(setup, tenancy)
-        yield from serve(ServiceThread(service, f"wallaroo-topic-{setup.topic}-{setup.partition}"), rows)
+        yield from serve(ServiceThread(service, f"wallaroo-topic-{settings.name}-{setup.partition}"), rows)

@@ -8,10 +8,10 @@ from typing import Any
 from wallaroo_spark.pubsub.publishing.publication import MAX_SUBSCRIBER_BYTES, MAX_SUBSCRIBERS
 from wallaroo_spark.pubsub.publishing.topic_log import RETAIN
 from wallaroo_spark.pubsub.topic_catalog import LEASE_SECONDS, checked_name
+from wallaroo_spark.runtime.listening import ListenRows, check_listening
 from wallaroo_spark.settings import Kind, check_all, row, setting
-from wallaroo_spark.slots.door_settings import DoorRows, check_door
 
-_DOOR = DoorRows("publisher", "subscriber")
+_LISTEN = ListenRows("publisher", "subscriber")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +45,9 @@ class TopicSettings:
     cookie: str = setting(
         "", Kind.TEXT, "Cookie that subscribers must present; also `env:NAME` or `file:PATH`.", secret=True
     )
-    host: str = setting(**_DOOR.host)
-    port: int = setting(**_DOOR.port)
-    advertise: str = setting(**_DOOR.advertise)
+    host: str = setting(**_LISTEN.host)
+    port: int = setting(**_LISTEN.port)
+    advertise: str = setting(**_LISTEN.advertise)
     retain: int = setting(
         RETAIN, Kind.COUNT, "Number of newest batches retained for subscribers that reconnect.", minimum=1
     )
@@ -64,11 +64,11 @@ class TopicSettings:
         LEASE_SECONDS, Kind.SECONDS, "Time after which a partition's lease expires unless renewed.", minimum=0.001
     )
     handshake_timeout: float = setting(10.0, Kind.SECONDS, "Longest wait for a subscriber's hello.", minimum=0.001)
-    tls_certificate: str = setting(**_DOOR.tls_certificate)
-    tls_key: str = setting(**_DOOR.tls_key)
-    tls_ca: str = setting(**_DOOR.tls_ca)
+    tls_certificate: str = setting(**_LISTEN.tls_certificate)
+    tls_key: str = setting(**_LISTEN.tls_key)
+    tls_ca: str = setting(**_LISTEN.tls_ca)
 
     def __post_init__(self) -> None:
         checked_name(self.name)
         check_all(self, f"topic {self.name!r}: ")
-        check_door(self, f"topic {self.name!r}", self.advertise)
+        check_listening(self, f"topic {self.name!r}", self.advertise)

@@ -1,4 +1,9 @@
-"""One Spark job writes the rows of a batch to the topic's files. No subscriber sees them before the commit."""
+"""One Spark job writes the rows of a batch to the topic's files. No subscriber sees them before the commit.
+
+A publisher's tenancy of its partition: the lease, the progress it reports, and whether the topic has ended.
+
+Source: ``docs/architecture.md#rules``, rule 5.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +16,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import IntegralType
 
 from wallaroo_spark.checkpoint import CheckpointFiles
-from wallaroo_spark.errors import PubSubError, split_code
+from wallaroo_spark.errors import PubSubError, RegistryError, split_code
 from wallaroo_spark.pubsub.publishing.topic_log import StagedFile, TopicLog, TopicManifest
-from wallaroo_spark.slots.job_errors import in_short
+from wallaroo_spark.pubsub.topic_catalog import PublisherProgress, TopicCatalog
+from wallaroo_spark.registry import Registry
+from wallaroo_spark.runtime.job_errors import in_short
+from wallaroo_spark.runtime.tenancy import Tenancy
 from wallaroo_spark.storage.locations import Location, for_tasks
 
 EpochArgument = None | int | str | tuple[int, str]
@@ -72,9 +80,8 @@ def stage(df: DataFrame, epoch: EpochArgument, files: CheckpointFiles, topic_log
         rows = df.mapInArrow(write, "file string, columns binary").collect()
     except Exception as error:
         # The task's own message is clearer than the stack traces that Spark puts around it.
-        said = in_short(error)
-        if "PubSubError: " in said:
-            message, code = split_code(said.partition("PubSubError: ")[2])
+        if "PubSubError: " in str(error):
+            message, code = split_code(in_short(error))
             raise PubSubError(message, code=code, topic=topic.name, batch=batch) from None
         raise
     written = sorted((StagedFile.from_json(row.file) for row in rows), key=lambda file: file.partition)
@@ -181,3 +188,33 @@ def _check_column(df: DataFrame, column: str | None, topic: Named) -> None:
             code="epoch-invalid",
             topic=topic.name,
         )
+
+
+class PartitionTenancy(Tenancy):
+    """The right of a publisher to serve one partition of a topic."""
+
+    def __init__(
+        self, registry: Registry, topics: TopicCatalog, topic: str, partition: int, submission: int, holder: str
+    ) -> None:
+        super().__init__(registry, partition, submission, holder, f"topic {topic}, partition {partition}")
+        self._registry = registry
+        self._topics = topics
+        self._topic = topic
+        self._partition = partition
+
+    async def renew(self, progress: PublisherProgress) -> None:
+        """Renew the lease and report the publisher's progress. Raises :class:`RegistryError`."""
+        lease = self.current
+        await self.ask(lambda: self._registry.renew(lease))
+        await self.ask(lambda: self._topics.report(self._topic, self._partition, progress))
+
+    async def ended(self) -> bool:
+        """Whether the driver has recorded in the registry that the topic has ended."""
+        try:
+            return (await self.ask(self._registry.fleet)).get(ENDED) == "yes"
+        except RegistryError:
+            return False
+
+
+ENDED = "ended"
+"""Key of the fleet values under which a driver publishes the end of its topic: ``yes``, or empty while it runs."""

@@ -8,23 +8,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import os
-import socket
-import threading
-import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from pyspark.sql import DataFrame
 
 from wallaroo_spark.checkpoint import CheckpointFiles
-from wallaroo_spark.errors import ConfigurationError, PubSubError, RegistryError, one_line
+from wallaroo_spark.errors import PubSubError, RegistryError, one_line
 from wallaroo_spark.options import resolve_secret
-from wallaroo_spark.pubsub.publishing.partition_tenancy import ENDED
 from wallaroo_spark.pubsub.publishing.publisher import PublisherSetup
 from wallaroo_spark.pubsub.publishing.settings import TopicSettings
-from wallaroo_spark.pubsub.publishing.staging import EpochArgument, stage
+from wallaroo_spark.pubsub.publishing.staging import ENDED, EpochArgument, stage
 from wallaroo_spark.pubsub.publishing.topic_log import TopicLog
 from wallaroo_spark.pubsub.topic_catalog import (
     ServedPartition,
@@ -32,83 +27,45 @@ from wallaroo_spark.pubsub.topic_catalog import (
     TopicRecord,
     leases_of,
 )
-from wallaroo_spark.registry import EmbeddedRedis, Registry
+from wallaroo_spark.registry import Registry
+from wallaroo_spark.runtime import spark_checks
+from wallaroo_spark.runtime.handle import DriverHandle
+from wallaroo_spark.runtime.long_jobs import JobRecord, Work
 from wallaroo_spark.settings import takes_settings
 from wallaroo_spark.sidecar.task_access import require_reach
-from wallaroo_spark.slots import spark_checks
-from wallaroo_spark.slots.driver_rounds import DriverRounds
-from wallaroo_spark.slots.long_jobs import JobRecord, LongJobs, Work
-from wallaroo_spark.slots.patience import Patience
 from wallaroo_spark.storage.locations import for_tasks
 from wallaroo_spark.transport import open_access_warning
 
 log = one_line(logging.getLogger("wallaroo_spark.pubsub"))
 
-PUBLISHERS_SECONDS = 120.0
-"""Limit of the wait for the publishers at the start, in seconds.
 
-A choice: a cluster may first have to start executors.
-"""
-STOP_SECONDS = 20.0
-"""Limit of the wait for the publishers at the end, in seconds.
-
-A choice: longer than a publisher's own limit (8 seconds) plus the time until it sees that its lease is gone.
-"""
-_LOCK = "topic"
-
-
-class Topic:
+class Topic(DriverHandle):
     """A topic and its publishers, which run inside Spark, one for each partition.
 
     As a context manager it starts on entry and stops on exit; it stops ``for_good`` unless an exception ends the block.
     Raises :class:`ConfigurationError` for settings that cannot work, before anything starts.
     """
 
+    KIND, TASK, LOCK = "topic", "publisher", "topic"
+
     @takes_settings(TopicSettings)
     def __init__(self, settings: TopicSettings) -> None:
-        self.name = settings.name
-        self.owner = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
+        super().__init__(settings.name, settings.spark, settings.registry, settings.lease_seconds)
         self.pairs = settings.pairs
         self._settings = settings
-        self._spark = settings.spark
         self._files = CheckpointFiles(settings.checkpoint, settings.spark)
         self._topic_log = TopicLog(settings.checkpoint, settings.name, settings.spark)
-        self._embedded = EmbeddedRedis() if settings.registry == "embedded" else None
-        self._leases: Registry | None = None
         self._topics: TopicCatalog | None = None
-        self._jobs: LongJobs | None = None
         self._identity = ""
         self._schema: Any = None
         self._published: dict[int, str] = {}
         self._warning = ""
-        self._lifecycle = threading.RLock()
-        self._patience = Patience(f"topic {settings.name!r}")
-        self._rounds = DriverRounds(
-            f"topic {settings.name}",
-            _LOCK,
-            self.owner,
-            settings.lease_seconds,
-            self._patience,
-            self._embedded,
-            self._name_in_use,
-        )
-
-    def __repr__(self) -> str:
-        return f"Topic({self.name!r})"
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
+        self._for_good = False
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop(for_good=kind is None)
-
-    @property
-    def registry_url(self) -> str:
-        """The registry's URL. That of an embedded registry works only on this machine. It may contain a password."""
-        return self._embedded.url if self._embedded else resolve_secret(self._settings.registry)
 
     def start(self) -> None:
         """Start the publishers and wait until all of them serve. Does nothing when the topic runs already.
@@ -116,16 +73,8 @@ class Topic:
         Raises :class:`ConfigurationError` when another driver runs a topic of this name, there are too few task slots,
         or the publishers do not start in time; :class:`RegistryError`; :class:`CheckpointError`.
         """
-        with self._lifecycle:
-            if self._jobs is not None:
-                return
-            self._patience.stopping.clear()
-            try:
-                self._start()
-            except BaseException:
-                self._shut_down(for_good=False)
-                raise
-            _running[self.name] = self
+        self._start()
+        _running[self.name] = self
 
     def stop(self, *, for_good: bool = True) -> None:
         """Stop the publishers; may be called again. Stop the query first, because its next :meth:`publish` fails.
@@ -133,11 +82,12 @@ class Topic:
         Subscribers receive all committed batches. With ``for_good`` they are then notified that the topic has ended.
         Otherwise they wait for a driver that starts the topic again on the same checkpoint.
         """
-        self._patience.stopping.set()
+        self._waits.stopping.set()
         with self._lifecycle:
             if _running.get(self.name) is self:
                 del _running[self.name]
-            self._shut_down(for_good)
+            self._for_good = for_good
+            self._shut_down()
 
     def publish(self, df: DataFrame, epoch: EpochArgument = None) -> None:
         """Publish the rows of a batch, to be sent after the batch's commit. Call it inside ``foreachBatch``.
@@ -186,94 +136,50 @@ class Topic:
             "partitions": [_partition_status(record, served.get(record.number)) for record in records],
         }
 
-    def _start(self) -> None:
+    def _begin(self) -> None:
+        settings, self._for_good = self._settings, False
         context = spark_checks.classic_context(self._spark)
         master = context.master if context is not None else "connect"
-        spark_checks.registry_reach(self._settings.registry, master)
-        spark_checks.task_slots(self._spark, self._settings.partitions, kind="publishers")
-        require_reach(self._spark, self._settings.checkpoint, f"topic {self.name!r}")
+        spark_checks.registry_reach(settings.registry, master)
+        spark_checks.task_slots(self._spark, settings.partitions, kind="publishers")
+        require_reach(self._spark, settings.checkpoint, f"topic {self.name!r}")
         if self._embedded is not None:
             self._embedded.start()
-        leases = self._leases = leases_of(self.registry_url, self.name, self._settings.lease_seconds)
-        self._topics = TopicCatalog(self.registry_url, lease_seconds=self._settings.lease_seconds)
-        leases.ping()
-        self._rounds.take(leases)
-        self._identity = self._topic_log.identity(self._settings.partitions, self.pairs)
-        self._patience.ask(lambda: leases.publish_fleet({ENDED: ""}))
-        self._patience.ask(lambda: leases.forget_slots_from(self._settings.partitions))
-        host = self._settings.host or ("127.0.0.1" if spark_checks.on_one_machine(master) else "0.0.0.0")
-        cookie = resolve_secret(self._settings.cookie)
-        self._warning = open_access_warning(f"topic {self.name!r}: its publishers", host, cookie, self._settings.tls_ca)
+        self._topics = TopicCatalog(self.registry_url, lease_seconds=settings.lease_seconds)
+        leases = self._take_name(lambda url: leases_of(url, self.name, settings.lease_seconds), settings.partitions)
+        self._identity = self._topic_log.identity(settings.partitions, self.pairs)
+        self._waits.ask(lambda: leases.publish_fleet({ENDED: ""}))
+        setup = self._setup(settings.host or ("127.0.0.1" if spark_checks.on_one_machine(master) else "0.0.0.0"))
+        self._warning = open_access_warning(
+            f"topic {self.name!r}: its publishers", setup.settings.host, setup.settings.cookie, settings.tls_ca
+        )
         if self._warning:
             log.warning("%s", self._warning)
-        jobs = LongJobs(
-            self._spark,
-            self._settings.partitions,
-            f"wallaroo-topic-{self.name}",
-            f"publisher {{number}} of topic {self.name}",
-            leases.next_submission,
-            self._work(host),
-            self._settings.lease_seconds,
-        )
-        self._jobs = jobs
-        self._patience.ask(self._round)
+        jobs = self._make_jobs(settings.partitions, lambda *numbers: _publisher(setup.of(*numbers)))
+        self._waits.ask(self._round)
         jobs.start()
         self._rounds.start(self._round)
-        self._patience.await_served(
-            "publisher",
-            jobs.records,
-            lambda: {(number, lease.submission) for number, lease in leases.leases().items() if lease.connect},
-            PUBLISHERS_SECONDS,
-        )
+        self._await_jobs()
 
-    def _work(self, host: str) -> Callable[[int, int], Work]:
+    def _setup(self, host: str) -> PublisherSetup:
+        """The setup of all publishers, which bind ``host``."""
         settings = self._settings
         # Executors may have neither the driver's environment nor its files, so secrets are resolved here.
-        setup = PublisherSetup(
-            topic=settings.name,
-            identity=self._identity,
-            partition=0,
-            partitions=settings.partitions,
-            product=settings.pairs,
-            submission=0,
-            checkpoint=for_tasks(settings.checkpoint, self._spark),
-            registry=self.registry_url,
-            cookie=resolve_secret(settings.cookie),
-            retain=settings.retain,
-            max_subscriber_bytes=settings.max_subscriber_bytes,
-            max_subscribers=settings.max_subscribers,
-            host=host,
-            port=settings.port,
-            advertise=settings.advertise,
-            lease_seconds=settings.lease_seconds,
-            handshake_timeout=settings.handshake_timeout,
-            tls_certificate=settings.tls_certificate,
-            tls_key=settings.tls_key,
-            tls_ca=settings.tls_ca,
+        shipped = dataclasses.replace(
+            settings, spark=None, registry=self.registry_url, cookie=resolve_secret(settings.cookie), host=host
         )
-        return lambda partition, submission: _publisher(
-            dataclasses.replace(setup, partition=partition, submission=submission)
-        )
+        return PublisherSetup(shipped, self._identity, for_tasks(settings.checkpoint, self._spark))
 
-    def _name_in_use(self) -> ConfigurationError:
-        assert self._leases is not None
+    def _elsewhere(self) -> str:
         assert self._topics is not None
-        other, record = self._leases.locked_by(_LOCK), self._topics.find(self.name)
-        ours = self._topic_log.known()
+        record, ours = self._topics.find(self.name), self._topic_log.known()
         same = record is None or (ours is not None and record.identity == ours.identity)
-        where = "" if same else ", with another checkpoint"
-        return ConfigurationError(
-            f"topic {self.name!r} is run by another driver ({other}){where}; stop it, or give this one another name",
-            code="name-in-use",
-            topic=self.name,
-        )
+        return "" if same else ", with another checkpoint"
 
     def _round(self) -> None:
         """Write the driver's entries to the registry again, because Redis may have been emptied."""
-        leases, topics = self._leases, self._topics
-        assert leases is not None
+        leases, topics = self._renew(), self._topics
         assert topics is not None
-        self._rounds.renew(leases, self._jobs)
         schema = b"" if self._schema is None else self._schema.serialize().to_pybytes()
         partitions = self._settings.partitions
         topics.announce(TopicRecord(self.name, partitions, self._identity, self.pairs, schema, self.owner))
@@ -295,33 +201,21 @@ class Topic:
                 topic=self.name,
             )
 
-    def _shut_down(self, for_good: bool) -> None:
-        """Release every resource, even when a step fails."""
-        self._patience.stopping.set()
-        self._rounds.join()
-        leases, topics, jobs, embedded = self._leases, self._topics, self._jobs, self._embedded
-        self._leases = self._topics = self._jobs = None
-        with contextlib.ExitStack() as last:
-            if embedded is not None:
-                last.callback(embedded.stop)
-            if leases is None or topics is None:
-                return
-            last.callback(leases.close)
-            last.callback(topics.close)
-            if jobs is not None:
-                jobs.expect_end()
-                jobs.join(STOP_SECONDS, lambda: self._dismiss(leases, for_good))
-            with contextlib.suppress(RegistryError):
-                if leases.locked_by(_LOCK) == self.owner:
-                    topics.withdraw(self.name)
-                    leases.unlock(_LOCK, self.owner)
+    def _ends(self) -> Sequence[Callable[[], Any]]:
+        return (self._end_jobs, self._withdraw)
 
-    def _dismiss(self, leases: Registry, for_good: bool) -> None:
-        """Revoke the publishers' leases and record whether the topic ends with them."""
-        with contextlib.suppress(RegistryError):
-            if leases.locked_by(_LOCK) in (self.owner, None):
-                leases.publish_fleet({ENDED: "yes" if for_good else ""})
-                leases.forget_slots_from(0)
+    def _revoke(self, leases: Registry) -> None:
+        leases.publish_fleet({ENDED: "yes" if self._for_good else ""})
+        super()._revoke(leases)
+
+    def _withdraw(self) -> None:
+        """Remove the topic from the catalog, if it is still this driver's."""
+        leases, topics, self._topics = self._leases, self._topics, None
+        if topics is None:
+            return
+        with contextlib.closing(topics), contextlib.suppress(RegistryError):
+            if leases is not None and leases.locked_by(self.LOCK) == self.owner:
+                topics.withdraw(self.name)
 
 
 def _publisher(setup: PublisherSetup) -> Work:

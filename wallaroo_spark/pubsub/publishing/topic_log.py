@@ -25,8 +25,8 @@ import pyarrow.compute as pc
 from wallaroo_spark.errors import PubSubError
 from wallaroo_spark.pubsub.messages import MAX_MESSAGE_BYTES
 from wallaroo_spark.pubsub.times import Time, pack, parse
-from wallaroo_spark.sidecar.arrow_ipc import write_arrow
 from wallaroo_spark.sidecar.batch_log import BatchLog
+from wallaroo_spark.sidecar.task_access import write_arrow
 from wallaroo_spark.storage.locations import Location
 
 FOLDER = "topics"

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 
 from wallaroo_spark.errors import ConfigurationError, PubSubError
 from wallaroo_spark.protocol.faults import Fault, broken
-from wallaroo_spark.pubsub.antichains import MaximalAntichain, MinimalAntichain
 from wallaroo_spark.pubsub.messages import Data, Snapshot, Update
-from wallaroo_spark.pubsub.times import Time, key, least
+from wallaroo_spark.pubsub.times import MaximalAntichain, MinimalAntichain, Time, key, least
 
 MAX_HELD_BYTES = 256 << 20
 """Default limit in bytes of the data of incomplete epochs.
@@ -31,7 +30,7 @@ class Delivered:
     partition: int
     """Partition that sent them."""
     payload: bytes | memoryview = field(repr=False)
-    """The rows, still encoded; see :mod:`wallaroo_spark.pubsub.row_payloads`."""
+    """The rows, still encoded; see :mod:`wallaroo_spark.pubsub.messages`."""
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,9 @@ from wallaroo_spark.errors import (
     WallarooError,
     one_line,
 )
-from wallaroo_spark.pubsub.items import Lost
 from wallaroo_spark.pubsub.messages import Decoder, Message, SubscriberHello, encode
 from wallaroo_spark.pubsub.subscribing.settings import Catalog, SubscriptionSettings
+from wallaroo_spark.pubsub.times import Lost
 from wallaroo_spark.transport import ByteStream, connect, parse_address
 
 log = one_line(logging.getLogger("wallaroo_spark.pubsub"))

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from typing import Protocol, Self
 
 from wallaroo_spark.options import resolve_secret
-from wallaroo_spark.pubsub.items import Lost, Position
 from wallaroo_spark.pubsub.messages import MAX_MESSAGE_BYTES
 from wallaroo_spark.pubsub.subscribing.merger import MAX_HELD_BYTES
-from wallaroo_spark.pubsub.times import Time, check
+from wallaroo_spark.pubsub.times import Lost, Position, Time, check
 from wallaroo_spark.settings import Kind, check_all, row, setting
 from wallaroo_spark.transport import client_context
 

@@ -12,16 +12,14 @@ from collections import deque
 from functools import partial
 from typing import Any
 
-from wallaroo_spark.background_tasks import BackgroundTasks
 from wallaroo_spark.errors import ConfigurationError, PubSubError, WallarooError, one_line
-from wallaroo_spark.pubsub.items import Epoch, Frontier, Item, Position
-from wallaroo_spark.pubsub.messages import VERSION, Closed, Data, Snapshot, SubscriberHello, Update, Why
-from wallaroo_spark.pubsub.row_payloads import unpack_rows
+from wallaroo_spark.event_loop import BackgroundTasks
+from wallaroo_spark.pubsub.messages import VERSION, Closed, Data, Snapshot, SubscriberHello, Update, Why, unpack_rows
 from wallaroo_spark.pubsub.subscribing.merger import Delivered, FrontierMoved, Merger
 from wallaroo_spark.pubsub.subscribing.partition_link import LinkLost, PartitionLink
 from wallaroo_spark.pubsub.subscribing.settings import Catalog, SubscriptionSettings, TopicDescription
 from wallaroo_spark.pubsub.subscribing.topic_search import TopicSearch
-from wallaroo_spark.pubsub.times import Time, same_shape, start_of
+from wallaroo_spark.pubsub.times import Epoch, Frontier, Item, Position, Time, same_shape, start_of
 
 log = one_line(logging.getLogger("wallaroo_spark.pubsub"))
 

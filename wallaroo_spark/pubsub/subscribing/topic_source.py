@@ -6,8 +6,8 @@ It implements the source protocol of the connector SDK without importing it. Sou
 
 from __future__ import annotations
 
-import json
 import logging
+import math
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -15,14 +15,15 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
+from wallaroo_spark.columnar.python_values import python_rows
 from wallaroo_spark.errors import PubSubError, ReplayError, one_line
-from wallaroo_spark.pubsub.items import Epoch, Position
+from wallaroo_spark.json_text import dump_json
 from wallaroo_spark.pubsub.messages import Why
 from wallaroo_spark.pubsub.subscribing.settings import FollowingSettings, TopicSourceSettings
 from wallaroo_spark.pubsub.subscribing.subscription import look_up, subscribe
-from wallaroo_spark.pubsub.times import batch_of, start_of
+from wallaroo_spark.pubsub.times import Epoch, Position, batch_of, start_of
 from wallaroo_spark.settings import rows, takes_settings
-from wallaroo_spark.sidecar.arrow_ipc import as_arrow_stream
+from wallaroo_spark.sidecar.task_access import as_arrow_stream
 
 INDEX_BITS = 32
 """Bits of a reference for the index of a message within its batch; the batch's id is above them."""
@@ -128,7 +129,7 @@ class TopicSource:
 
     def _payloads(self, batch: Any) -> Iterator[bytes]:
         if self._value == "json":
-            return map(row_as_json, batch.to_pylist())
+            return map(row_as_json, python_rows(batch))
         return iter([as_arrow_stream(batch)])
 
 
@@ -155,9 +156,22 @@ class ReferenceCounter:
 def row_as_json(row: dict[str, Any]) -> bytes:
     """Encode a row as a JSON object on one line, in UTF-8.
 
-    Times are in ISO 8601, decimals are text, bytes are hexadecimal text.
+    Times are in ISO 8601, decimals are text, bytes are hexadecimal text. NaN and infinities, which JSON does not have,
+    are text too.
     """
-    return json.dumps(row, default=_plain, ensure_ascii=False, separators=(",", ":")).encode()
+    try:
+        return dump_json(row, _plain)
+    except ValueError:
+        return dump_json(_finite(row), _plain)
+
+
+def _finite(value: Any) -> Any:
+    """A value without numbers that JSON does not have."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "+Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def _plain(value: Any) -> Any:

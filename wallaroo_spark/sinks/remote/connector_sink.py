@@ -26,7 +26,7 @@ from wallaroo_spark.settings import function_takes_settings, rows
 from wallaroo_spark.sinks.interface import Memory, Prepared, Transaction, checked_name
 from wallaroo_spark.sinks.remote.sink_client import SinkClient, shown
 from wallaroo_spark.sinks.settings import ConnectionSettings, ConnectorSinkSettings
-from wallaroo_spark.sinks.stores.byte_columns import as_bytes
+from wallaroo_spark.sinks.stores.staged_rows import as_bytes
 from wallaroo_spark.sinks.writer import BatchWriter, transactional
 from wallaroo_spark.steps import SinkStep, passed
 from wallaroo_spark.transport import parse_addresses

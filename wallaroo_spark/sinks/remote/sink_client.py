@@ -13,15 +13,7 @@ from typing import Any, Self, TypeVar
 from wallaroo_spark.errors import RemoteProtocolError, SinkError, TransportError, one_line
 from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.protocol import Error, NotifyAck, Ok, Restart
-from wallaroo_spark.protocol.sinks.messages import (
-    DATA_STREAM,
-    ListUncommitted,
-    Phase1,
-    Phase2,
-    Range,
-    Reply,
-    ReplyUncommitted,
-)
+from wallaroo_spark.protocol.sinks import messages
 from wallaroo_spark.protocol.sinks.sessions import SUPERSEDED, SinkWorkerSession
 from wallaroo_spark.sinks.settings import ConnectionSettings
 from wallaroo_spark.transport import ByteStream, client_context, connect, format_address
@@ -112,8 +104,8 @@ class SinkClient:
 
     async def _announced(self) -> None:
         answer = await self._answer(NotifyAck)
-        if not answer.success or answer.stream_id != DATA_STREAM:
-            raise self.refused(f"it does not accept stream {DATA_STREAM}")
+        if not answer.success or answer.stream_id != messages.DATA_STREAM:
+            raise self.refused(f"it does not accept stream {messages.DATA_STREAM}")
 
     def begin(self, offset: int) -> None:
         """Set the offset of the first row: the committed length of the worker's output, in bytes."""
@@ -131,17 +123,17 @@ class SinkClient:
                 await asyncio.sleep(0)
                 await self._drain()
 
-    async def vote(self, transaction: str) -> tuple[bool, Range]:
+    async def vote(self, transaction: str) -> tuple[bool, messages.Range]:
         """Send PHASE1 for all sent rows; return the sink's vote (True: commit) and the range of the rows."""
-        rows = Range(DATA_STREAM, self._session.committed, self._session.offset)
-        self._stream.write(self._session.control(Phase1(transaction, (rows,))))
-        reply = await self._answer(Reply)
+        rows = messages.Range(messages.DATA_STREAM, self._session.committed, self._session.offset)
+        self._stream.write(self._session.control(messages.Phase1(transaction, (rows,))))
+        reply = await self._answer(messages.Reply)
         return reply.commit, rows
 
     def decide(self, transaction: str, commit: bool) -> None:
         """Send PHASE2. It has no answer: the answer to a later request shows that it has arrived."""
         log.debug("> %s: PHASE2 %s %s", self._stream.peer, transaction, commit)
-        self._stream.write(self._session.control(Phase2(transaction, commit)))
+        self._stream.write(self._session.control(messages.Phase2(transaction, commit)))
 
     async def uncommitted(self) -> tuple[str, ...]:
         """Send LIST_UNCOMMITTED; return the ids of the worker's transactions that wait for a decision."""
@@ -150,10 +142,10 @@ class SinkClient:
 
     def _ask(self) -> None:
         self._requests += 1
-        self._stream.write(self._session.control(ListUncommitted(self._requests)))
+        self._stream.write(self._session.control(messages.ListUncommitted(self._requests)))
 
     async def _told(self) -> tuple[str, ...]:
-        answer = await self._answer(ReplyUncommitted)
+        answer = await self._answer(messages.ReplyUncommitted)
         if answer.request != self._requests:
             raise self.refused(f"it answers request {answer.request}, and {self._requests} was asked")
         return answer.transactions

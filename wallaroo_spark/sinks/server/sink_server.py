@@ -12,17 +12,7 @@ from dataclasses import dataclass
 
 from wallaroo_spark.errors import ConfigurationError, ProtocolError, SinkError, TransportError, one_line
 from wallaroo_spark.protocol import Error, Frame, Hello, Notify, SessionState
-from wallaroo_spark.protocol.sinks.messages import (
-    DATA_STREAM,
-    ListUncommitted,
-    Phase1,
-    Phase2,
-    Range,
-    Reply,
-    ReplyUncommitted,
-    SinkMessage,
-    WorkersLeft,
-)
+from wallaroo_spark.protocol.sinks import messages
 from wallaroo_spark.protocol.sinks.sessions import SUPERSEDED, RowsReceived, SinkServerSession
 from wallaroo_spark.settings import Kind, check_all, setting
 from wallaroo_spark.sinks.server.output_directory import OutputDirectory, UnvotedPart, checked_worker
@@ -191,7 +181,7 @@ class _Served:
         self._session.receive(data)
         return bool(data)
 
-    async def _on(self, event: Frame | RowsReceived | SinkMessage) -> None:
+    async def _on(self, event: Frame | RowsReceived | messages.SinkMessage) -> None:
         match event:
             case RowsReceived():
                 if self.part is None:
@@ -200,16 +190,16 @@ class _Served:
                 passed(SinkStep.SERVER_ROWS_TAKEN)
             case Notify():
                 await self._on_notify(event)
-            case ListUncommitted():
+            case messages.ListUncommitted():
                 found = tuple(self._directory.uncommitted(self.worker))
-                self._stream.write(self._session.control(ReplyUncommitted(event.request, found)))
-            case Phase1():
+                self._stream.write(self._session.control(messages.ReplyUncommitted(event.request, found)))
+            case messages.Phase1():
                 await self._on_phase1(event)
-            case Phase2():
+            case messages.Phase2():
                 log.info("< %s: PHASE2 %s %s", self.shown, event.transaction, "commit" if event.commit else "abort")
                 await asyncio.to_thread(self._directory.decide, self.worker, event.transaction, event.commit)
                 await self._follow()
-            case WorkersLeft():
+            case messages.WorkersLeft():
                 log.info("< %s: WORKERS_LEFT %s", self.shown, ", ".join(event.workers))
             case Error():
                 log.warning("< %s: ERROR: %s", self.shown, event.reason)
@@ -228,12 +218,17 @@ class _Served:
             await self._drop_part()
             self._session.decided(committed)
 
-    async def _on_phase1(self, phase1: Phase1) -> None:
+    async def _on_phase1(self, phase1: messages.Phase1) -> None:
         start, end, gap = self._session.committed, self._session.offset, self._session.gap()
         part, self.part = self.part or self._directory.begin(self.worker), None
-        if gap or phase1.ranges not in ((Range(DATA_STREAM, start, end),), () if start == end else None):
+        if gap or phase1.ranges not in (
+            (messages.Range(messages.DATA_STREAM, start, end),),
+            () if start == end else None,
+        ):
             shown = ", ".join(f"{one.start} to {one.end} of stream {one.stream_id}" for one in phase1.ranges[:4])
-            reason = gap or f"it is about {shown or 'nothing'}, and {start} to {end} of stream {DATA_STREAM} came"
+            reason = (
+                gap or f"it is about {shown or 'nothing'}, and {start} to {end} of stream {messages.DATA_STREAM} came"
+            )
             await asyncio.to_thread(part.discard)
         else:
             reason = await asyncio.to_thread(self._directory.prepare, part, phase1.transaction, start, end)
@@ -242,7 +237,7 @@ class _Served:
         else:
             log.info("< %s: PHASE1 %s: voted commit, %d bytes", self.shown, phase1.transaction, end - start)
         if not self._superseded:
-            self._stream.write(self._session.control(Reply(phase1.transaction, not reason)))
+            self._stream.write(self._session.control(messages.Reply(phase1.transaction, not reason)))
 
     async def _drop_part(self) -> None:
         """Delete the rows that have not been voted on."""

@@ -26,8 +26,7 @@ from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.settings import function_takes_settings, takes_settings
 from wallaroo_spark.sinks.interface import Prepared, Transaction
 from wallaroo_spark.sinks.settings import RedisSettings
-from wallaroo_spark.sinks.stores.byte_columns import as_bytes, checked_columns
-from wallaroo_spark.sinks.stores.staged_rows import StagedRows
+from wallaroo_spark.sinks.stores.staged_rows import StagedRows, as_bytes, checked_columns
 from wallaroo_spark.sinks.writer import BatchWriter, transactional
 from wallaroo_spark.steps import SinkStep, passed
 

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from wallaroo_spark.errors import CheckpointError
+from wallaroo_spark.sidecar.batch_log import FolderListing
 from wallaroo_spark.sidecar.folder import SidecarFolder
-from wallaroo_spark.sidecar.listing import FolderListing
 from wallaroo_spark.steps import InboxStep, passed
 from wallaroo_spark.storage.locations import Location
 from wallaroo_spark.streams.inbox.names import (
@@ -20,7 +20,8 @@ from wallaroo_spark.streams.inbox.names import (
     event_files,
     generation_folders,
     generation_name,
-    is_gateway,
+    is_writer,
+    lost_generation,
 )
 from wallaroo_spark.streams.places import INBOX
 from wallaroo_spark.streams.rows import INPUT
@@ -51,7 +52,7 @@ class InboxReader:
         """
         found: dict[str, Unread] = {}
         known: set[tuple[str, int]] = set()
-        for gateway in filter(is_gateway, self._all.names(fresh=fresh)):
+        for gateway in filter(is_writer, self._all.names(fresh=fresh)):
             at = positions.get(gateway, InboxPosition())
             listing = self._gateways.setdefault(gateway, FolderListing(self._folder(gateway)))
             generations = {one for one in claimed(listing.names(fresh=fresh)).values() if one >= at.generation}
@@ -67,6 +68,17 @@ class InboxReader:
         self._generations = {key: listing for key, listing in self._generations.items() if key in known}
         self._parsed = {key: parsed for key, parsed in self._parsed.items() if key in known}
         return found
+
+    def require_claims(self, positions: Mapping[str, InboxPosition]) -> None:
+        """Raise :class:`CheckpointError` when the claim of a position's generation and all newer ones are missing.
+
+        Lists the folders anew.
+        """
+        for gateway, at in sorted(positions.items()):
+            folder = self._folder(gateway)
+            newest = max(claimed(folder.names()).values(), default=0)
+            if newest < at.generation:
+                raise lost_generation(gateway, at, newest, folder.identity)
 
     def read(self, gateway: str, generation: int, file: InboxFile) -> Iterator[pa.RecordBatch]:
         """Iterate over the rows of a file, with the schema INPUT."""

@@ -13,17 +13,19 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 from wallaroo_spark.errors import CheckpointError, ConfigurationError
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
-from wallaroo_spark.sidecar.arrow_ipc import as_arrow_stream
 from wallaroo_spark.sidecar.folder import SidecarFolder
+from wallaroo_spark.sidecar.task_access import as_arrow_stream
 from wallaroo_spark.steps import InboxStep, passed
 from wallaroo_spark.storage.locations import Location
 from wallaroo_spark.streams.inbox.names import (
     InboxFile,
+    InboxPosition,
     checked_gateway,
     claim_name,
     claimed,
     generation_folders,
     generation_name,
+    lost_generation,
     origin_of,
 )
 from wallaroo_spark.streams.places import INBOX
@@ -53,6 +55,7 @@ class InboxWriter:
         self._location, self._spark, self._gateway = location, spark, checked_gateway(gateway)
         self._own = SidecarFolder(location, INBOX, gateway, spark=spark)
         self._generation = 0
+        self._claim = ""
         self._files: SidecarFolder | None = None
         self._sequence = 0
 
@@ -64,15 +67,19 @@ class InboxWriter:
         """The generation that :meth:`open` began; 0 before."""
         return self._generation
 
-    def open(self) -> int:
+    def open(self, read: InboxPosition | None = None) -> int:
         """Begin the next generation, which no other process has; return its number, from 1.
 
-        From now on no events of earlier generations are read, except those that are there already. Raises
-        :class:`CheckpointError` when other processes dispute each generation that this call tries.
+        From now on no events of earlier generations are read, except those that are there already. ``read`` is how far
+        the application's checkpoint has read this inbox. Raises :class:`CheckpointError` when the inbox lacks that
+        generation, and when other processes dispute each generation that this call tries.
         """
         self._files = None
         for attempt in range(_CLAIMS):
             names = self._own.names()
+            newest = max(claimed(names).values(), default=0)
+            if read is not None and newest < read.generation:
+                raise lost_generation(self._gateway, read, newest, self._own.identity)
             generation = max((*claimed(names).values(), *generation_folders(names)), default=0) + 1
             claim = claim_name(generation, uuid.uuid4().hex[:8])
             self._own.write(claim, b"")
@@ -81,7 +88,7 @@ class InboxWriter:
             # claim that sees another one of its generation is given up, so at most one of them is taken.
             others = {name: number for name, number in claimed(self._own.names()).items() if name != claim}
             if max(others.values(), default=0) < generation:
-                self._generation, self._sequence = generation, 0
+                self._generation, self._sequence, self._claim = generation, 0, claim
                 name = generation_name(generation)
                 self._files = SidecarFolder(self._location, INBOX, self._gateway, name, spark=self._spark)
                 return generation
@@ -110,7 +117,7 @@ class InboxWriter:
                 code="inbox-misused",
                 gateway=self._gateway,
             )
-        file = InboxFile(self._sequence + 1, len(events))
+        file = InboxFile(self._sequence + 1, len(events), sum(len(event) for _, event in events))
         data = as_arrow_stream(self._rows(file.sequence, events))
         self._files = None
         _again(files.write, file.name, data)
@@ -120,11 +127,21 @@ class InboxWriter:
         return file.sequence
 
     def superseded(self) -> bool:
-        """Whether a newer generation of this gateway has begun, so that nothing more of this one is read."""
-        return max(claimed(self._own.names()).values(), default=0) > self._generation
+        """Whether a newer generation of this gateway has begun, so that nothing more of this one is read.
+
+        Raises :class:`CheckpointError` when the claim of this generation is gone although there is no newer one: the
+        folder was deleted, or replaced by an older copy.
+        """
+        claims = claimed(self._own.names())
+        newest = max(claims.values(), default=0)
+        if newest <= self._generation and self._claim and self._claim not in claims:
+            raise lost_generation(
+                self._gateway, InboxPosition(self._generation, self._sequence), newest, self._own.identity
+            )
+        return newest > self._generation
 
     def _check_newest(self) -> None:
-        """Raise an error if a newer generation has begun.
+        """Raise an error if a newer generation has begun, or the claim of this one is gone.
 
         The source lists the claims before the files. So when there is no newer claim after the file was written, the
         source finds the file before it turns to a newer generation.

@@ -1,12 +1,22 @@
 """The tables of an application as DataFrames: records of a stream, and the history of instances in two forms.
 
 Source: ``docs/pipelines/engine.md#tables-as-dataframes``.
+
+Deletes old files of the history of instances.
+
+A file is deleted once every instance that began in it, or in an older file, has ended long enough ago. So files go
+from the oldest on, and an instance loses its begin first; a reader leaves out an instance without a begin.
+Source: ``docs/pipelines/engine.md#tables``.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.errors import AnalysisException
 
 from wallaroo_spark.errors import ArgumentValueError
@@ -15,6 +25,7 @@ from wallaroo_spark.pipelines.schema.store import SchemaStore
 from wallaroo_spark.storage.locations import open_location
 from wallaroo_spark.streams.places import history_of, table_of
 from wallaroo_spark.streams.rows import HistoryKind
+from wallaroo_spark.streams.tables.table_files import HistoryFile, TableFolders
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -27,7 +38,7 @@ RECORDS_DDL = (
 HISTORY_DDL = (
     "pipeline string, partition int, instance bigint, kind string, at timestamp, version bigint, stage string, "
     "began_at timestamp, output binary, content_type string, target_stream string, target_partition int, "
-    "offsets array<bigint>, outcome string, reason string"
+    "offsets array<bigint>, outcome string, reason string, birth bigint, attempts int"
 )
 """The columns of the history, as Spark's DDL."""
 FOREVER_DAYS = 36_500
@@ -89,6 +100,7 @@ def read_history(spark: SparkSession, folder: str) -> DataFrame:
     """The history of all instances of the application in ``folder``: a row for each step of an instance.
 
     ``kind`` is ``began``, ``output`` (a stage is done), ``pointer`` (a stream output is written, or refused),
+    ``nacked`` (a delivery of a stage has failed: ``attempts`` says how often it was delivered, ``reason`` why),
     ``ended``, or ``skipped`` (retention removed records before a pipeline had them). ``at`` is the time of the batch.
     """
     found = _parquet(spark, history_of(folder), HISTORY_DDL)
@@ -98,12 +110,15 @@ def read_history(spark: SparkSession, folder: str) -> DataFrame:
 def read_instances(spark: SparkSession, folder: str) -> DataFrame:
     """The instances of all pipelines of the application in ``folder``: a row for each.
 
-    The columns are ``pipeline``, ``partition``, ``instance`` (the offset of the record that began it), ``version`` (of
-    its declaration), ``outcome`` (``done``, ``failed`` or ``cancelled``), ``reason``, ``began_at``, ``ended_at``,
-    ``stages`` and ``outputs``. An active instance has no outcome and no ``ended_at``. ``stages`` has a struct for each
-    stage that is done, in the order of their ends: ``stage``, ``began_at``, ``ended_at``, ``seconds`` between the two,
-    ``output`` and ``content_type``. ``outputs`` has a struct for each stream output that is written: ``stream``,
-    ``partition``, ``offsets``, and ``refused``, the reason if the stream did not accept it. An instance is left out
+    The columns are ``pipeline``, ``partition``, ``instance`` (the offset of the record that began it), ``birth`` (the
+    version of the schema with which the pipeline was declared first; it is another one after the pipeline was deleted
+    and declared anew, and then instances have the same numbers again), ``version`` (of its declaration), ``outcome``
+    (``done``, ``failed`` or ``cancelled``), ``reason``, ``began_at``, ``ended_at``, ``stages``, ``outputs`` and
+    ``nacks``. An active instance has no outcome and no ``ended_at``. ``stages`` has a struct for each stage that is
+    done, in the order of their ends: ``stage``, ``began_at``, ``ended_at``, ``seconds`` between the two, ``output``
+    and ``content_type``. ``outputs`` has a struct for each stream output that is written: ``stream``, ``partition``,
+    ``offsets``, and ``refused``, the reason if the stream did not accept it. ``nacks`` has a struct for each delivery
+    that failed: ``at``, ``stage``, ``attempts`` and ``reason``. An instance is left out
     once the first of its rows have expired.
     """
     from pyspark.sql import functions as f
@@ -127,7 +142,7 @@ def read_instances(spark: SparkSession, folder: str) -> DataFrame:
         f.col("offsets"),
         refused.alias("refused"),
     ]
-    key = ("pipeline", "partition", "instance")
+    key = ("pipeline", "partition", "instance", "birth")
     gathered = (
         read_history(spark, folder)
         .where(~is_(HistoryKind.SKIPPED))
@@ -140,6 +155,7 @@ def read_instances(spark: SparkSession, folder: str) -> DataFrame:
             when(HistoryKind.ENDED, "at").alias("ended_at"),
             sorted_list(HistoryKind.OUTPUT, *stage).alias("stages"),
             sorted_list(HistoryKind.POINTER, *output).alias("outputs"),
+            sorted_list(HistoryKind.NACKED, *map(f.col, ("at", "stage", "attempts", "reason"))).alias("nacks"),
         )
     )
     fields = ("stage", "began_at", "ended_at", "seconds", "output", "content_type")
@@ -159,3 +175,82 @@ def _parquet(spark: SparkSession, path: str, ddl: str) -> DataFrame | None:
         if error.getCondition() != _NO_PATH:
             raise
         return None
+
+
+_COLUMNS = ["pipeline", "partition", "instance", "birth", "kind"]
+
+
+class InstanceKey(NamedTuple):
+    """The identity of an instance."""
+
+    pipeline: str
+    partition: int
+    """Partition of the pipeline's input."""
+    instance: int
+    """Its number."""
+    birth: int
+    """Version of the schema with which its pipeline was declared first."""
+
+
+class HistoryExpiry:
+    """The expiry of the history in ``tables``; for one thread at a time.
+
+    Each file is read once in the life of this object, when all of it is old. An active instance keeps the file of its
+    begin and all newer files.
+    """
+
+    def __init__(self, tables: TableFolders) -> None:
+        self._tables = tables
+        self._read: deque[HistoryFile] = deque()
+        """The old files that are there, in their order."""
+        self._last: HistoryFile | None = None
+        """The newest file that was read."""
+        self._active: dict[InstanceKey, HistoryFile] = {}
+        """The instances that have not ended in the files that were read, with the files of their begins, in order."""
+
+    def expire(self, before: int) -> int:
+        """Delete the files whose instances have all ended before ``before`` (milliseconds); return their number.
+
+        Raises :class:`wallaroo_spark.errors.CheckpointError` when a file cannot be read or deleted; the call can be
+        repeated.
+        """
+        for file in self._tables.listed_history():
+            if self._last is not None and file <= self._last:
+                continue
+            if not self._take(file, before):
+                break
+        deleted = 0
+        oldest = next(iter(self._active.values()), None)
+        while self._read and (oldest is None or self._read[0] < oldest):
+            self._tables.delete(self._read[0].path)
+            self._read.popleft()
+            deleted += 1
+        return deleted
+
+    def _take(self, file: HistoryFile, before: int) -> bool:
+        """Read a file if all of its rows are old; return whether they are."""
+        try:
+            with contextlib.closing(self._tables.open(self._tables.path(file.path))) as rows:
+                column = rows.schema_arrow.get_field_index("at")
+                groups = (rows.metadata.row_group(number) for number in range(rows.num_row_groups))
+                newest = max(pa.scalar(one.column(column).statistics.max, pa.timestamp("us", "UTC")) for one in groups)
+                if newest.value >= before * 1000:
+                    return False
+                found = rows.read(columns=_COLUMNS)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise self._tables.unreadable(file.path, error) from error
+        # The rows of a file are not in the order of time, so an end may stand before its begin.
+        ended = _instances(found, HistoryKind.ENDED)
+        for key in _instances(found, HistoryKind.BEGAN) - ended:
+            self._active[key] = file
+        for key in ended:
+            self._active.pop(key, None)
+        self._read.append(file)
+        self._last = file
+        return True
+
+
+def _instances(rows: pa.Table, kind: HistoryKind) -> set[InstanceKey]:
+    chosen = rows.filter(pc.equal(rows.column("kind"), str(kind)))
+    values = (chosen.column(name).to_pylist() for name in InstanceKey._fields)
+    return {InstanceKey(*one) for one in zip(*values, strict=True)}

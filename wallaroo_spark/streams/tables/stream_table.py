@@ -21,17 +21,17 @@ from wallaroo_spark.errors import PipelineError
 from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, PartitionKey
 from wallaroo_spark.sidecar.folder import SidecarFolder
 from wallaroo_spark.storage.locations import Location
-from wallaroo_spark.streams.batch_outputs.files import Manifest, OutputFile
-from wallaroo_spark.streams.batch_outputs.store import BatchOutputs
+from wallaroo_spark.streams.batch_outputs import BatchOutputs, Manifest, OutputFile
 from wallaroo_spark.streams.places import TABLES, checkpoint_for_tasks
 from wallaroo_spark.streams.rows import OutputKind
-from wallaroo_spark.streams.tables.conversion import as_events
-from wallaroo_spark.streams.tables.partition_index import PartitionIndex, Place
-from wallaroo_spark.streams.tables.row_groups import RowGroups
-from wallaroo_spark.streams.tables.table_files import MOVED, TableFolders
+from wallaroo_spark.streams.tables.delta import as_events
+from wallaroo_spark.streams.tables.table_files import MOVED, PartitionIndex, Place, RowGroups, TableFolders
 
 _FOLLOWED = 64
 """The most batches that a reader follows; after more, it lists the folder again. The kept batches."""
+_FIRST_ROWS = 16
+"""The records that are read first where their bytes are limited, and their size is not known. A choice: they have 3 MiB
+at most."""
 _TRIES = 5
 """Tries of a read during which files are moved or deleted: a choice."""
 
@@ -54,13 +54,19 @@ class TableReader:
         self._lock = threading.Lock()
 
     def read(
-        self, key: PartitionKey, first: int, last: int | None, limit: int | None, committed: int | None
+        self,
+        key: PartitionKey,
+        first: int,
+        last: int | None,
+        limit: int | None,
+        committed: int | None,
+        most_bytes: int | None = None,
     ) -> tuple[int, tuple[CloudEvent, ...]]:
         """See :meth:`StreamTable.read`."""
         with self._lock:
             for _ in range(_TRIES):
                 try:
-                    return self._read(key, first, last, limit, committed)
+                    return self._read(key, first, last, limit, committed, most_bytes)
                 except (FileNotFoundError, PipelineError) as error:
                     # A file was deleted, or a batch was moved and deleted meanwhile.
                     gone = error
@@ -76,7 +82,13 @@ class TableReader:
             return self._index(key, sys.maxsize, None).first
 
     def _read(
-        self, key: PartitionKey, first: int, last: int | None, limit: int | None, committed: int | None
+        self,
+        key: PartitionKey,
+        first: int,
+        last: int | None,
+        limit: int | None,
+        committed: int | None,
+        most_bytes: int | None,
     ) -> tuple[int, tuple[CloudEvent, ...]]:
         goal = min(sys.maxsize if last is None else last, sys.maxsize if limit is None else first + limit - 1)
         index = self._index(key, goal, committed)
@@ -85,12 +97,18 @@ class TableReader:
         end = min(index.last, sys.maxsize if last is None else last)
         if limit is not None:
             end = min(end, begin + limit - 1)
+        size, step = 0, _FIRST_ROWS if most_bytes is not None else sys.maxsize
         while at <= end and (place := index.at_or_after(at)) is not None:
             if place.first > at:
                 raise FileNotFoundError(f"the file with offset {at} is missing")
-            rows = self._rows(key, place, at, end - at + 1)
-            found += as_events(rows)
+            rows = self._rows(key, place, at, min(end - at + 1, step))
+            found += (events := as_events(rows))
             at += rows.num_rows
+            if most_bytes is not None:
+                size += sum(event.size for event in events)
+                if size >= most_bytes:
+                    break
+                step = max(1, (most_bytes - size) * len(found) // max(1, size))
         return begin, tuple(found)
 
     def _rows(self, key: PartitionKey, place: Place, offset: int, count: int) -> pa.Table:
@@ -178,15 +196,16 @@ class StreamTable:
         *,
         limit: int | None = None,
         committed: int | None = None,
+        most_bytes: int | None = None,
     ) -> tuple[int, tuple[CloudEvent, ...]]:
         """The offset of the first returned record, and the records from there on, without a hole.
 
         They begin at ``first``, or behind it if retention has removed records. They end at ``last``, after ``limit``
-        records, or with the last committed record. ``committed`` is the newest committed batch, if the caller knows it;
-        else the reader looks at the checkpoint when it does not know enough records. A batch that runs again reads
-        the same records, except those that retention has removed meanwhile.
+        records, a few records behind ``most_bytes``, or with the last committed record. ``committed`` is the newest
+        committed batch, if the caller knows it; else the reader looks at the checkpoint when it does not know enough
+        records. A batch that runs again reads the same records, except those that retention has removed meanwhile.
         """
-        return self._reader.read(PartitionKey(self._stream, partition), first, last, limit, committed)
+        return self._reader.read(PartitionKey(self._stream, partition), first, last, limit, committed, most_bytes)
 
     def oldest(self, partition: int) -> int | None:
         """The first offset that can be read; None if there are no records. Lists the partition's folder."""

@@ -1,8 +1,18 @@
-"""The names of the files of tables, and their file system. Source: ``docs/pipelines/engine.md#files``."""
+"""The names of the files of tables, and their file system. Source: ``docs/pipelines/engine.md#files``.
+
+Where the records of one partition are: files of its table, and files of batches that are not moved yet. Pure.
+
+Reads rows of Parquet files by their position, and keeps the last row groups in memory, because readers go on.
+"""
 
 from __future__ import annotations
 
+import bisect
+import contextlib
+import itertools
 import re
+from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -178,3 +188,93 @@ class TableFolders:
             # Through Spark's Hadoop files are only read from their beginning.
             with self.filesystem.open_input_stream(path) as stream:
                 return pa.BufferReader(stream.read())
+
+
+class Place(NamedTuple):
+    """A file with records that follow each other."""
+
+    first: int
+    """Its first offset."""
+    last: int
+    """Its last offset, inclusive."""
+    path: str
+    """The file, on the file system of the application's folder."""
+
+
+class PartitionIndex:
+    """The files of a partition, as far as they are known; they cover a range of offsets without a hole."""
+
+    def __init__(self, places: Iterable[Place] = ()) -> None:
+        self._places: list[Place] = []
+        self._lasts: list[int] = []
+        for place in places:
+            self.add(place)
+
+    @property
+    def first(self) -> int | None:
+        """The first offset; None without a file."""
+        return self._places[0].first if self._places else None
+
+    @property
+    def last(self) -> int:
+        """The last offset; 0 without a file."""
+        return self._lasts[-1] if self._lasts else 0
+
+    def add(self, place: Place) -> None:
+        """Add a file behind the others. A file whose records are known is ignored."""
+        if place.last > self.last:
+            self._places.append(place)
+            self._lasts.append(place.last)
+
+    def places(self) -> tuple[Place, ...]:
+        """The files, in the order of their offsets."""
+        return tuple(self._places)
+
+    def at_or_after(self, offset: int) -> Place | None:
+        """The file with this offset, or the first file behind it; None if all records are before it."""
+        at = bisect.bisect_left(self._lasts, offset)
+        return self._places[at] if at < len(self._places) else None
+
+
+_KEPT_BYTES = 64 << 20
+"""The most bytes of row groups in memory: a choice."""
+_KEPT_FILES = 256
+"""The most files whose row groups are known: a choice."""
+
+
+class RowGroups:
+    """The row groups of files in ``tables``. Not for several threads at once. Methods raise OSError."""
+
+    def __init__(self, tables: TableFolders) -> None:
+        self._tables = tables
+        self._starts: OrderedDict[str, list[int]] = OrderedDict()
+        """For each file the position of the first row of each row group, and the number of rows."""
+        self._groups: OrderedDict[tuple[str, int], pa.Table] = OrderedDict()
+        self._bytes = 0
+
+    def rows(self, path: str, start: int, count: int) -> pa.Table:
+        """At most ``count`` rows from the position ``start`` on; at least one, from one row group."""
+        starts = self._starts.get(path)
+        if starts is not None:
+            at = bisect.bisect_right(starts, start) - 1
+            group = self._groups.get((path, at))
+            if group is not None:
+                self._groups.move_to_end((path, at))
+                return group.slice(start - starts[at], count)
+        with contextlib.closing(self._tables.open(path)) as file:
+            sizes = (file.metadata.row_group(number).num_rows for number in range(file.num_row_groups))
+            starts = list(itertools.accumulate(sizes, initial=0))
+            at = bisect.bisect_right(starts, start) - 1
+            group = file.read_row_group(at)
+        self._keep(path, starts, at, group)
+        return group.slice(start - starts[at], count)
+
+    def _keep(self, path: str, starts: list[int], at: int, group: pa.Table) -> None:
+        self._starts[path] = starts
+        if len(self._starts) > _KEPT_FILES:
+            self._starts.popitem(last=False)
+        self._groups[path, at] = group
+        self._bytes += group.nbytes
+        while self._bytes > _KEPT_BYTES and len(self._groups) > 1:
+            _, dropped = self._groups.popitem(last=False)
+            self._bytes -= dropped.nbytes

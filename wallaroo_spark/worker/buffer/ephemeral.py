@@ -31,7 +31,7 @@ class Origin:
         return int(reference.split(":")[1]) == self.slot
 
 
-class Passage:
+class ReadPosition:
     """The position up to which an ephemeral stream was read here; needed when it moves to another buffer and back.
 
     Spark plans a batch when the batch before it is committed. So when a batch starts at a reference of another buffer,

@@ -19,7 +19,7 @@ from wallaroo_spark.columnar import StreamRows
 from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.protocol import Fault, Flags, broken
 from wallaroo_spark.references import Reference, StreamKey
-from wallaroo_spark.worker.buffer.ephemeral import Origin, Passage
+from wallaroo_spark.worker.buffer.ephemeral import Origin, ReadPosition
 from wallaroo_spark.worker.buffer.replays import IncreasingIds, NotIncreasing, ReferenceRule, rule_for
 from wallaroo_spark.worker.buffer.segments import SEGMENT_OVERHEAD, HeldLot, Lots, LotSlice, Segment
 
@@ -28,7 +28,6 @@ class Extent(NamedTuple):
     """A part of a stream that a batch may take."""
 
     end: Reference
-    """Reference of its end."""
     rows: int
     """Number of rows."""
     bytes: int
@@ -81,7 +80,7 @@ class HeldStream:
         self._stable_end = position
         self._unstable_rows = 0
         """The number of accepted rows with UNSTABLE_REFERENCE; 0 means that no row needs a look."""
-        self._passage = Passage(position)
+        self._read_position = ReadPosition(position)
 
     def __repr__(self) -> str:
         return (
@@ -266,7 +265,9 @@ class HeldStream:
             return self.start
         if isinstance(reference, str):
             position = self._origin.position(reference)
-            return max(self.start, min(self._passage.behind(reference) if position is None else position, self.end))
+            return max(
+                self.start, min(self._read_position.behind(reference) if position is None else position, self.end)
+            )
         if not self.increasing:
             return self.start if reference == self.committed else self._find(reference)
         if self._committed_id is not None and reference <= self._committed_id:
@@ -414,7 +415,7 @@ class HeldStream:
             return (begin, begin) if self._origin.same_slot(end) else None
         if position > self.end:
             return None
-        self._passage.was_read(position)
+        self._read_position.was_read(position)
         return begin, max(begin, position)
 
     def has_whole(self, start: Reference | None, end: Reference) -> bool:

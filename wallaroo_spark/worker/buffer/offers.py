@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from wallaroo_spark.inner.plan_call import PlanAnswer, PlanQuestion, StreamOffer
+from wallaroo_spark.inner.calls import PlanAnswer, PlanQuestion, StreamOffer
 from wallaroo_spark.references import Reference, StreamKey
 from wallaroo_spark.worker.buffer.buffer import Buffer
 

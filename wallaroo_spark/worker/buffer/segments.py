@@ -449,7 +449,6 @@ class LotSlice(NamedTuple):
     """Consecutive rows of a lot to deliver, in the state in which they were found."""
 
     lot: Lot
-    """The lot."""
     serial: int
     """Serial number of the lot."""
     low: int
@@ -461,7 +460,6 @@ class LotSlice(NamedTuple):
     last_id: int
     """Message id of the last row."""
     receipt: Receipt
-    """The receipt of the lot."""
 
     @property
     def stored(self) -> pa.RecordBatch:

@@ -37,7 +37,6 @@ class Connection:
     peer: str
     """The peer as ``host:port``."""
     protocol: WorkerSession
-    """The protocol's session."""
     connected_at: float
     """Time at which it connected, in monotonic seconds."""
     deadline: float | None
@@ -45,7 +44,6 @@ class Connection:
     names: tuple[str, ...] = ()
     """Names in the peer's verified certificate."""
     phase: ConnectionPhase = ConnectionPhase.GREETING
-    """The phase."""
     paused: bool = False
     """Whether its socket is not read for now."""
     last_at: int = 0

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from wallaroo_spark.columnar import find_messages
 from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.options import Options
-from wallaroo_spark.protocol import Fault, Nack, Restart, WorkerSession, broken, reasons
+from wallaroo_spark.protocol import Fault, Nack, Restart, WorkerSession, broken, faults
 from wallaroo_spark.references import StreamKey
 from wallaroo_spark.worker.buffer.buffer import Buffer
 from wallaroo_spark.worker.buffer.ephemeral import Origin
@@ -304,7 +304,7 @@ class Connections:
         most = max(LEAST_EARLY, self.buffer.budget // EARLY_PART)
         if early and self.early > most:
             why = f"peers without OK have sent {self.early} bytes, and the limit for all of them is {most}"
-            raise broken(Fault.WORKER_FULL, reasons.later(why))
+            raise broken(Fault.WORKER_FULL, faults.later(why))
 
     def heard(self, connection: Connection) -> None:
         """Record that a peer has sent bytes."""
@@ -348,13 +348,13 @@ class Connections:
         revision = connection.revision if connection.phase is ConnectionPhase.STREAMING else None
         if revision is None or not revision.has(Restart):
             self._nack(connection)
-            self.refuse(connection, reasons.later(why))
+            self.refuse(connection, faults.later(why))
         elif revision.back_after_close and self.options.v3_leave == "close":
             self.log(connection, f"must connect again: {why}")
             connection.protocol.close()
             self.leave(connection)
         elif told and not revision.back_after_close:
-            self.refuse(connection, reasons.later(why))
+            self.refuse(connection, faults.later(why))
         else:
             self.log(connection, f"must connect again: {why}")
             self.send(connection, connection.protocol.restart())
@@ -369,7 +369,7 @@ class Connections:
     def refuse(self, connection: Connection, reason: str) -> None:
         """End a session that kept the protocol, with a reason."""
         if connection.phase in BEFORE_OK:
-            self.counts["refused:" + ("redirected" if reasons.redirect_address(reason) else "try-later")] += 1
+            self.counts["refused:" + ("redirected" if faults.redirect_address(reason) else "try-later")] += 1
         self.log(connection, f"is refused: {reason}")
         data = connection.protocol.error(reason)
         if data is not None:

@@ -118,7 +118,6 @@ class Committed:
     epoch: int
     """Number of the query's start."""
     batch: int
-    """The committed batch."""
     references: Mapping[StreamKey, Reference | None]
     """The committed references that have changed since the last notice; None for a stream that is forgotten."""
     now: float | None = None

@@ -5,7 +5,7 @@ Source: ``docs/protocol.md#session-states``.
 
 from __future__ import annotations
 
-from wallaroo_spark.protocol import Fault, StreamReference, broken, reasons
+from wallaroo_spark.protocol import Fault, StreamReference, broken, faults
 from wallaroo_spark.worker.machine import events as e
 from wallaroo_spark.worker.machine.connection_state import Connection, ConnectionPhase
 from wallaroo_spark.worker.machine.connections import Connections
@@ -43,16 +43,16 @@ class Handshake:
             return
         serving = len(connections.serving)
         if connections.stopping:
-            connections.refuse(connection, reasons.later(connections.stopping))
+            connections.refuse(connection, faults.later(connections.stopping))
         elif serving >= options.max_sessions:
             why = f"the worker of slot {connections.slot} has {serving} sessions and takes no more (maxSessions)"
-            connections.fault(connection, broken(Fault.WORKER_FULL, reasons.later(why)))
+            connections.fault(connection, broken(Fault.WORKER_FULL, faults.later(why)))
         elif self.most is not None and serving >= self.most:
             why = (
                 f"the worker of slot {connections.slot} has {serving} sessions, and its process has no open files for "
                 "more; raise the hard limit of open files there (ulimit -Hn)"
             )
-            connections.fault(connection, broken(Fault.WORKER_FULL, reasons.later(why)))
+            connections.fault(connection, broken(Fault.WORKER_FULL, faults.later(why)))
         else:
             connections.serving.add(connection.number)
             connection.phase = ConnectionPhase.PARKED
@@ -81,22 +81,22 @@ class Handshake:
             return
         why = f"instance {connection.instance!r} is connected to slot {event.slot}, or messages of it are held there"
         if event.address is None:
-            connections.refuse(connection, reasons.later(f"{why}, and that has no worker right now"))
+            connections.refuse(connection, faults.later(f"{why}, and that has no worker right now"))
         else:
-            connections.refuse(connection, reasons.redirect(event.address, why))
+            connections.refuse(connection, faults.redirect(event.address, why))
 
     def unanswered(self, event: e.RegistryFailed) -> None:
         """The registry did not answer with the slot of an instance."""
         connection = self._connections.by_number.get(event.connection)
         if connection is not None and connection.phase is ConnectionPhase.ASKING:
-            self._connections.refuse(connection, reasons.later(f"the registry does not answer: {event.reason}"))
+            self._connections.refuse(connection, faults.later(f"the registry does not answer: {event.reason}"))
 
     def _accept(self, connection: Connection) -> None:
         connections, buffer = self._connections, self._connections.buffer
         by_instance = connection.revision.stream_scope == "instance"
         if by_instance and (leaving := connections.ends.ask_all(connection.instance)):
             why = f"whether {leaving} ended streams of instance {connection.instance!r} are forgotten is being decided"
-            connections.refuse(connection, reasons.later(why))
+            connections.refuse(connection, faults.later(why))
             return
         if by_instance and not self._supersede(connection):
             return
@@ -120,6 +120,6 @@ class Handshake:
         if other is None:
             return True
         newer, older = (connection, other) if connection.number > other.number else (other, connection)
-        why = reasons.superseded(connection.instance, newer.peer)
+        why = faults.superseded(connection.instance, newer.peer)
         self._connections.fault(older, broken(Fault.SUPERSEDED, why))
         return newer is connection

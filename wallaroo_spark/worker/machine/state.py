@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wallaroo_spark.inner.plan_call import PlanAnswer, PlanQuestion
+from wallaroo_spark.inner.calls import PlanAnswer, PlanQuestion
 from wallaroo_spark.options import Options
 from wallaroo_spark.references import StreamKey
 from wallaroo_spark.worker.buffer.ephemeral import Origin
@@ -52,14 +52,16 @@ class WorkerState:
         self.connections = Connections(options, origin, cookie)
         self.buffer = self.connections.buffer
         self.flow = self.connections.flow
-        self._gates = Gates(self.connections)
+        self._gates = Gates(self.connections, self.buffer, self.flow)
         self._handshake = Handshake(self.connections, self._gates)
         resend = Resend(self.connections)
         self._streams = Streams(self.connections, self._gates, resend)
         self._position = QueryPosition(self.connections, self._gates, resend)
         self._arrivals = Arrivals(self.connections, self._gates, self._handshake, self._streams)
-        self._shedding = Shedding(self.connections, self._gates, resend)
-        self._unfinished_frames = UnfinishedFrames(self.connections, self._gates)
+        self._shedding = Shedding(self.connections, self.buffer, self.flow, self._gates, resend)
+        self._unfinished_frames = UnfinishedFrames(
+            self.connections, self.buffer, self._gates, options.handshake_timeout
+        )
         self.story = Story()
 
     def bound(self, connections: int | None, sessions: int | None) -> None:
@@ -183,18 +185,19 @@ class WorkerState:
         ]
 
     def status(self) -> dict[str, Any]:
-        """The status for an operator, as JSON-ready values; bytes and counts."""
+        """The status for an operator, as JSON-ready values by the names of ``observe.receiver.SlotStatus``."""
         return {
             "slot": self.connections.slot,
             "ready": self.ready,
             "epoch": self.epoch,
             "batch": self._position.batch,
             "sessions": len(self.connections.streaming),
-            "instances": self.instances(),
+            "connected": (names := self.instances()),
+            "instances": len(names),
             "streams": len(self.buffer.streams),
-            "buffered_bytes": self.buffer.used,
+            "memory_used": self.buffer.used,
             "unfinished_bytes": self.buffer.unfinished,
-            "budget_bytes": self.buffer.budget,
+            "memory_budget": self.buffer.budget,
             "pressure": self.flow.pressure(self.buffer.used).name.lower(),
             "counts": dict(self.connections.counts),
         }

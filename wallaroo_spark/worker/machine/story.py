@@ -49,7 +49,6 @@ class Entry(NamedTuple):
     now: float
     """The machine's clock in monotonic seconds."""
     event: Digest
-    """Digest of the event."""
     instructions: tuple[Digest, ...]
     """Digests of the first instructions."""
     left_out: int

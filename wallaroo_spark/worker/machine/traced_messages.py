@@ -27,7 +27,6 @@ class TracedMessage:
     instance: str
     """The connector instance."""
     stream: str
-    """Name of the stream."""
     stream_id: str
     """Id of the stream, in decimal digits, because it may exceed a signed 64-bit number."""
     message_id: str

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.worker.bench import Bench, Connector, ids_of
-from wallaroo_spark.protocol import DRAFT_BE, V3, Flags, reasons
+from wallaroo_spark.protocol import DRAFT_BE, V3, Flags, faults
 from wallaroo_spark.references import PlannedRange, StreamKey
 from wallaroo_spark.worker.machine import events as e
 
@@ -41,7 +41,7 @@ def test_the_arrived_part_of_a_frame_counts_and_stops_reading(small: Bench) -> N
         begin(connector, 200_000, 10)
 
     status = small.state.status()
-    assert status["unfinished_bytes"] == status["buffered_bytes"] == 4 * 200_013
+    assert status["unfinished_bytes"] == status["memory_used"] == 4 * 200_013
     assert status["pressure"] == "soft"
     assert all(connector.paused for connector in connectors)
 
@@ -99,7 +99,7 @@ def test_a_frame_that_does_not_come_to_its_end_in_its_turn_ends_its_session(smal
     small.do(e.Tick(1.0 + SECONDS))
 
     for connector in hostile[:4]:
-        assert reasons.is_later(connector.error)
+        assert faults.is_later(connector.error)
         assert "200013 bytes of a frame have come, and the 10 that are missing did not come within 10 seconds" in (
             connector.error
         )

@@ -1,21 +1,154 @@
-"""The events of a key's controller. Source: ``docs/pipelines/design.md#events``."""
+"""The messages that keys carry to each other, and their answers.
+
+Source: ``docs/pipelines/design.md#a-transactions-way``.
+
+The events of a key's controller. Source: ``docs/pipelines/design.md#events``.
+"""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import NamedTuple
 
-from wallaroo_spark.pipelines.controller.messages.carried import Carried
 from wallaroo_spark.pipelines.controller.messages.plans import PartitionPlan
 from wallaroo_spark.pipelines.controller.messages.values import (
     CloudEvent,
     Delivery,
     Durability,
+    GroupDelivery,
+    OutputId,
     PartitionKey,
     Payload,
     ReplyTo,
+    StatementId,
     StreamOutput,
 )
 from wallaroo_spark.pipelines.declarations import StartPoint
+
+
+class AppendOutput(NamedTuple):
+    """Append these records; the decision is made. The answer is OutputAppended or OutputRefused.
+
+    ``output`` is a delivery of a group whose event is set aside, or an output of a stage.
+    """
+
+    output: OutputId | GroupDelivery
+    records: tuple[CloudEvent, ...]
+
+
+class ApplyStatement(NamedTuple):
+    """Check and stage these records. The answer is StatementApplied or StatementRefused."""
+
+    statement: StatementId
+    records: tuple[CloudEvent, ...]
+
+
+class CommitStatement(NamedTuple):
+    """Append the staged records of this statement. The answer is StatementAppended."""
+
+    statement: StatementId
+
+
+class AbortStatement(NamedTuple):
+    """Forget the staged records of this statement. There is no answer."""
+
+    statement: StatementId
+
+
+class OutputAppended(NamedTuple):
+    """The records of an output are at these offsets."""
+
+    output: OutputId | GroupDelivery
+    """The output; a delivery of a group for its dead letter."""
+    offsets: tuple[int, ...]
+    """The offset of each record."""
+    partitions: tuple[int, ...] = ()
+    """As those of Written."""
+
+
+class OutputRefused(NamedTuple):
+    """The target does not exist any more."""
+
+    output: OutputId | GroupDelivery
+    reason: str
+
+
+class StatementApplied(NamedTuple):
+    """The target has staged the statement."""
+
+    statement: StatementId
+
+
+class StatementRefused(NamedTuple):
+    """The target does not accept the statement, or has it no more because its stream is deleted."""
+
+    statement: StatementId
+    reason: str
+
+
+class StatementAppended(NamedTuple):
+    """The records of a statement are at these offsets."""
+
+    statement: StatementId
+    offsets: tuple[int, ...]
+    """The offset of each record."""
+    reason: str = ""
+    """Why there are no offsets: the stream was deleted after the statement was applied; empty when there are."""
+    partitions: tuple[int, ...] = ()
+    """As those of Written."""
+
+
+class GroupsExist(NamedTuple):
+    """These durable groups existed before the partition did: each begins at its first record. There is no answer."""
+
+    version: int
+    """Version of the declaration that has added the partition."""
+    groups: tuple[str, ...]
+
+
+class IdsMoved(NamedTuple):
+    """The source has records whose ids are published to the target since partitions were added. There is no answer."""
+
+    version: int
+    """Version of the declaration that has added partitions."""
+    digests: bytes
+    """The digests of the ids, one behind the other."""
+    offsets: tuple[int, ...]
+    """The offsets of the records in the source."""
+
+
+class RecordsMoved(NamedTuple):
+    """Records of a request that was divided before partitions were added; each is written where it belongs now.
+
+    The message goes from partition to partition until all records have their places. The last one answers.
+    """
+
+    reply_to: ReplyTo | None
+    """The publisher's request; None when it was answered already."""
+    records: tuple[CloudEvent | None, ...]
+    """The records in their order; None for one that has its place."""
+    places: tuple[tuple[int, int] | None, ...]
+    """Partition and offset of each record; None for one that has none yet."""
+    durability: Durability = Durability.COMMITTED
+    """When the publisher is answered."""
+    version: int = -1
+    """Version of the declaration that has added partitions last, for the sender."""
+
+
+Carried = (
+    AppendOutput
+    | ApplyStatement
+    | CommitStatement
+    | AbortStatement
+    | OutputAppended
+    | OutputRefused
+    | StatementApplied
+    | StatementRefused
+    | StatementAppended
+    | GroupsExist
+    | IdsMoved
+    | RecordsMoved
+)
 
 
 class PartitionDeclared(NamedTuple):
@@ -34,6 +167,9 @@ class RecordsPublished(NamedTuple):
     """The records in their order."""
     durability: Durability = Durability.COMMITTED
     """When the publisher is answered."""
+    partitions: int = 0
+    """The number of partitions among which the gateway has divided the request; 0 when the publisher has named this
+    one. Records that belong to a partition that was added meanwhile are passed on to it."""
 
 
 class RecordsDelayed(NamedTuple):
@@ -47,49 +183,8 @@ class RecordsDelayed(NamedTuple):
     """When they are appended, at the earliest: milliseconds since 1970 UTC."""
     durability: Durability = Durability.COMMITTED
     """When the publisher is answered."""
-
-
-class ConnectorAsked(NamedTuple):
-    """A gateway asks for the positions of a connector instance's streams in this partition."""
-
-    reply_to: ReplyTo
-    """The request of the session."""
-    instance: str
-    """Name of the connector's instance."""
-
-
-class ConnectorOpened(NamedTuple):
-    """A session opens a connector stream. From now on only messages of this opening are applied."""
-
-    reply_to: ReplyTo
-    """The request of the session; it is also the name of the opening."""
-    instance: str
-    """Name of the connector's instance."""
-    name: str
-    """Name of the connector stream; it is the stream's own within the instance."""
-    stream_id: int
-    """Id of the connector stream in the protocol."""
-
-
-class MessagesSent(NamedTuple):
-    """Messages of one connector stream, in their order."""
-
-    reply_to: ReplyTo
-    """The request of the session."""
-    opening: int
-    """The number of the request that opened the stream, of the same gateway and generation."""
-    instance: str
-    """Name of the connector's instance."""
-    name: str
-    """Name of the connector stream."""
-    last: int | None
-    """Id of the last message, which may have no record; None when there is only the end of the stream."""
-    ids: tuple[int, ...] = ()
-    """The id of each record's message; they increase."""
-    records: tuple[CloudEvent, ...] = ()
-    """The records."""
-    ended: bool = False
-    """Whether the stream has ended behind these messages."""
+    partitions: int = 0
+    """As that of RecordsPublished."""
 
 
 class GroupJoined(NamedTuple):
@@ -100,13 +195,14 @@ class GroupJoined(NamedTuple):
     member: str
     """Name of the member, never used again by another channel."""
     group: str
-    """Name of the group."""
     durable: bool = True
     """Whether the group outlives its members."""
     start: StartPoint = StartPoint()
     """Where a group begins that does not exist yet."""
     max_records: int = 1
     """The most records of a delivery to this member."""
+    partitions: int = 0
+    """The number of partitions that the gateway knows, all of which the member joins; 0 when it has named some."""
 
 
 class StageJoined(NamedTuple):
@@ -119,7 +215,6 @@ class StageJoined(NamedTuple):
     pipeline: str
     """Name of the pipeline as ``namespace/name``."""
     stage: str
-    """Name of the stage."""
     concurrency: int = 1
     """The most deliveries that this member has at once from this partition."""
 
@@ -143,9 +238,7 @@ class DeliveryAcked(NamedTuple):
     reply_to: ReplyTo | None
     """The request of the member; None for a function in Spark, which reads no answer."""
     member: str
-    """Name of the member."""
     delivery: Delivery
-    """The delivery."""
     output: Payload | None = None
     """The output of a stage."""
     stream_outputs: tuple[StreamOutput, ...] = ()
@@ -158,13 +251,58 @@ class DeliveryNacked(NamedTuple):
     reply_to: ReplyTo | None
     """The request of the member; None for a function in Spark, which reads no answer."""
     member: str
-    """Name of the member."""
     delivery: Delivery
-    """The delivery."""
     delay: int = 0
     """Milliseconds until it is delivered again, at the earliest."""
     reason: str = ""
-    """Why, as a sentence; it becomes a part of the reason of an instance that fails."""
+    """Why, as a sentence; it goes to the history of the instance and to the dead letter."""
+
+
+class DeliveryExtended(NamedTuple):
+    """A member works on a delivery: its time begins anew. There is no answer."""
+
+    member: str
+    delivery: Delivery
+
+
+class DeliveriesTaken(NamedTuple):
+    """An operator takes open deliveries away from their members: of an instance, or of a group."""
+
+    reply_to: ReplyTo
+    """The request of the operator."""
+    group: str = ""
+    """Name of the group; empty for an instance."""
+    pipeline: str = ""
+    """Name of the instance's pipeline."""
+    instance: int = 0
+    """Number of the instance."""
+    stage: str = ""
+    """Name of the stage; empty for all stages of the instance."""
+
+
+class GroupAction(StrEnum):
+    """The ways in which an operator changes a group."""
+
+    DELETE = "delete"
+    """Forget it, and end its members' subscriptions."""
+    MOVE = "move"
+    """Go on at a start point."""
+    PAUSE = "pause"
+    """Deliver nothing."""
+    RESUME = "resume"
+    """Deliver again."""
+
+
+class GroupChanged(NamedTuple):
+    """An operator changes a group."""
+
+    reply_to: ReplyTo
+    """The request of the operator."""
+    group: str
+    action: GroupAction
+    """The change."""
+    start: StartPoint = StartPoint()
+    """Where it goes on, of a MOVE."""
 
 
 class TransactionBegun(NamedTuple):
@@ -173,9 +311,7 @@ class TransactionBegun(NamedTuple):
     reply_to: ReplyTo
     """The request of the member."""
     member: str
-    """Name of the member."""
     delivery: Delivery
-    """The delivery."""
 
 
 class StatementAdded(NamedTuple):
@@ -184,7 +320,6 @@ class StatementAdded(NamedTuple):
     reply_to: ReplyTo
     """The request of the member."""
     member: str
-    """Name of the member."""
     delivery: Delivery
     """The delivery of the transaction."""
     target: PartitionKey
@@ -199,7 +334,6 @@ class InstanceCancelled(NamedTuple):
     reply_to: ReplyTo
     """The request of the operator."""
     pipeline: str
-    """Name of the pipeline."""
     instance: int
     """Number of the instance."""
 
@@ -214,7 +348,7 @@ class RecordsRead(NamedTuple):
     """The answer to ReadRecords: the records from ``first`` on, without gaps."""
 
     pipeline: str
-    """Name of the pipeline that asked."""
+    """Name of the pipeline, or of the group, that asked; see ReadRecords."""
     asked: int
     """The first offset that was asked for."""
     first: int
@@ -231,22 +365,21 @@ class CarriedIn(NamedTuple):
     sequence: int
     """Its number from that key to this one, from 1."""
     message: Carried
-    """The message."""
 
 
 Event = (
     PartitionDeclared
     | RecordsPublished
     | RecordsDelayed
-    | ConnectorAsked
-    | ConnectorOpened
-    | MessagesSent
     | GroupJoined
     | StageJoined
     | MemberLeft
     | GatewayStarted
     | DeliveryAcked
     | DeliveryNacked
+    | DeliveryExtended
+    | DeliveriesTaken
+    | GroupChanged
     | TransactionBegun
     | StatementAdded
     | InstanceCancelled

@@ -5,20 +5,13 @@ Source: ``docs/pipelines/design.md#instructions``. Times are milliseconds since 
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
-from wallaroo_spark.pipelines.controller.messages.carried import Carried
-from wallaroo_spark.pipelines.controller.messages.values import (
-    CloudEvent,
-    Delivery,
-    GroupDelivery,
-    OutputId,
-    PartitionKey,
-    Payload,
-    ReplyTo,
-    StageDelivery,
-)
+from wallaroo_spark.pipelines.controller.messages import values
+from wallaroo_spark.pipelines.controller.messages.events import Carried
 
 
 class Outcome(StrEnum):
@@ -27,13 +20,6 @@ class Outcome(StrEnum):
     DONE = "done"
     CANCELLED = "cancelled"
     FAILED = "failed"
-
-
-class AppendRecords(NamedTuple):
-    """Write these records at the offsets ``first``, ``first + 1`` and so on."""
-
-    first: int
-    records: tuple[CloudEvent, ...]
 
 
 class ForgetRecords(NamedTuple):
@@ -47,40 +33,39 @@ class DeliverRecords(NamedTuple):
     """Give a group's member the records of a range."""
 
     member: str
-    """Name of the member."""
-    delivery: GroupDelivery
-    """The delivery."""
+    delivery: values.GroupDelivery
     first: int
     """First offset."""
     last: int
     """Last offset, inclusive."""
     missed: int = 0
     """Records that retention removed before the group had them, since its last delivery."""
+    timeout: int = 0
+    """Milliseconds within which it has to be settled; 0 for no limit."""
 
 
 class DeliverInputs(NamedTuple):
     """Give a stage's member its inputs."""
 
     member: str
-    """Name of the member."""
-    delivery: StageDelivery
-    """The delivery."""
-    root: CloudEvent | None
+    delivery: values.StageDelivery
+    root: values.CloudEvent | None
     """The root event, where the stage is given it."""
-    outputs: tuple[tuple[str, Payload], ...]
+    outputs: tuple[tuple[str, values.Payload], ...]
     """The outputs of its dependencies, by stage."""
+    timeout: int = 0
+    """Milliseconds within which it has to be settled; 0 for no limit."""
 
 
 class RunFunction(NamedTuple):
     """Run a stage's function in Spark; the result comes as DeliveryAcked or DeliveryNacked of the member IN_SPARK."""
 
-    delivery: StageDelivery
-    """The delivery."""
+    delivery: values.StageDelivery
     function: str
     """``package.module:function``."""
-    root: CloudEvent | None
+    root: values.CloudEvent | None
     """The root event, where the stage is given it."""
-    outputs: tuple[tuple[str, Payload], ...]
+    outputs: tuple[tuple[str, values.Payload], ...]
     """The outputs of its dependencies, by stage."""
     targets: tuple[tuple[str, int], ...] = ()
     """The streams of its stream outputs, each with its number of partitions."""
@@ -96,11 +81,12 @@ class WithdrawDelivery(NamedTuple):
     """A delivery has ended without the member's doing; its ack would be dropped."""
 
     member: str
-    """Name of the member."""
-    delivery: Delivery
-    """The delivery."""
+    delivery: values.Delivery
     reason: str
     """Why, as a sentence."""
+    timed_out: bool = False
+    """Whether it was taken away, because its time was over or an operator said so. Its place is free once the member
+    settles it all the same."""
 
 
 class EndSubscription(NamedTuple):
@@ -113,9 +99,9 @@ class EndSubscription(NamedTuple):
 class StoreOutput(NamedTuple):
     """A stage is done: a row of the instance's history."""
 
-    delivery: StageDelivery
+    delivery: values.StageDelivery
     """The delivery that was acked."""
-    output: Payload | None
+    output: values.Payload | None
     """The output; None when the stage has none."""
     began_at: int
     """When the stage could begin."""
@@ -123,12 +109,23 @@ class StoreOutput(NamedTuple):
     """The time of the ack's batch."""
 
 
+class DeliveryFailed(NamedTuple):
+    """A delivery of a stage has not succeeded: a row of the instance's history."""
+
+    delivery: values.StageDelivery
+    attempts: int
+    """How often the stage was delivered so far."""
+    reason: str
+    """Why, as a sentence; it is bounded."""
+    began_at: int = 0
+    """When the stage could begin."""
+
+
 class StorePointer(NamedTuple):
     """A stream output of an instance is written: where its records are."""
 
-    output: OutputId
-    """Which output."""
-    target: PartitionKey
+    output: values.OutputId
+    target: values.PartitionKey
     """The partition that has the records."""
     offsets: tuple[int, ...]
     """Their offsets; none when the target refused them."""
@@ -140,20 +137,20 @@ class InstanceBegan(NamedTuple):
     """An instance has begun."""
 
     pipeline: str
-    """Name of the pipeline."""
     instance: int
     """Offset of the record that began it."""
     version: int
     """Version of the declaration whose stages it runs."""
     at: int
     """The time of the batch."""
+    birth: int = 0
+    """Version of the schema with which its pipeline was declared first."""
 
 
 class InstanceEnded(NamedTuple):
     """An instance has ended, and its state is removed."""
 
     pipeline: str
-    """Name of the pipeline."""
     instance: int
     """Number of the instance."""
     outcome: Outcome
@@ -164,53 +161,50 @@ class InstanceEnded(NamedTuple):
     """The time of the batch."""
     reason: str = ""
     """Why it failed or was cancelled."""
+    birth: int = 0
+    """Version of the schema with which its pipeline was declared first."""
 
 
 class CarryOut(NamedTuple):
     """Carry a message to a key; it arrives there as CarriedIn, in the order of its sequence."""
 
-    target: PartitionKey
+    target: values.PartitionKey
     """The key that it goes to."""
     sequence: int
     """Its number from this key to that one, from 1."""
     message: Carried
-    """The message."""
 
 
 class Written(NamedTuple):
     """Where records were written."""
 
-    target: PartitionKey
+    target: values.PartitionKey
+    """The partition to which they were sent."""
     offsets: tuple[int, ...]
+    """The offset of each record."""
+    reason: str = ""
+    """Why nothing was written, though it was decided: the stream is deleted; empty when it was."""
+    partitions: tuple[int, ...] = ()
+    """The partition of each record, when one of them is in another partition of the stream than ``target``: it was
+    written before partitions were added. Empty: all are in ``target``."""
 
-
-class ConnectorPosition(NamedTuple):
-    """The position of a connector stream."""
-
-    name: str
-    """Name of the connector stream."""
-    stream_id: int
-    """Its id in the protocol."""
-    reference: int | None
-    """Id of the last message that is applied; None before the first."""
+    def places(self) -> Iterator[tuple[int, int]]:
+        """Partition and offset of each record."""
+        return zip(self.partitions or itertools.repeat(self.target.partition), self.offsets, strict=False)
 
 
 class AnswerRequest(NamedTuple):
     """A request has succeeded."""
 
-    reply_to: ReplyTo
-    """The request."""
+    reply_to: values.ReplyTo
     written: tuple[Written, ...] = ()
     """For a publish its records; for an ack the records of each statement, in their order."""
-    positions: tuple[ConnectorPosition, ...] = ()
-    """For a connector's question, or the opening of its stream: the positions."""
 
 
 class RefuseRequest(NamedTuple):
     """A request has failed, and nothing of it is kept."""
 
-    reply_to: ReplyTo
-    """The request."""
+    reply_to: values.ReplyTo
     reason: str
     """Why, and the way out."""
 
@@ -218,17 +212,17 @@ class RefuseRequest(NamedTuple):
 class WarnClient(NamedTuple):
     """A message came too late or out of place, and was dropped."""
 
-    reply_to: ReplyTo
+    reply_to: values.ReplyTo
     """The request."""
     text: str
     """What was dropped and why."""
 
 
 class ReadRecords(NamedTuple):
-    """Read committed records of this partition for a pipeline; the answer is RecordsRead."""
+    """Read committed records of this partition for a pipeline or a group; the answer is RecordsRead."""
 
     pipeline: str
-    """Name of the pipeline."""
+    """Name of the pipeline, or of the group whose event is set aside; only that of a pipeline has a slash."""
     first: int
     """First offset."""
     limit: int
@@ -239,7 +233,6 @@ class SkippedRecords(NamedTuple):
     """Retention has removed records before a pipeline had them; they begin no instances."""
 
     pipeline: str
-    """Name of the pipeline."""
     first: int
     """First offset."""
     last: int
@@ -253,14 +246,14 @@ class ArmTimer(NamedTuple):
 
 
 Instruction = (
-    AppendRecords
-    | ForgetRecords
+    ForgetRecords
     | DeliverRecords
     | DeliverInputs
     | RunFunction
     | WithdrawDelivery
     | EndSubscription
     | StoreOutput
+    | DeliveryFailed
     | StorePointer
     | InstanceBegan
     | InstanceEnded

@@ -10,11 +10,44 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
-from wallaroo_spark.pipelines.declarations import PipelineDeclaration, StageDeclaration, StartPoint, StreamDeclaration
+from wallaroo_spark.pipelines.declarations import (
+    Declaration,
+    PipelineDeclaration,
+    RetryPolicy,
+    StageDeclaration,
+    StartPoint,
+    StreamDeclaration,
+)
 from wallaroo_spark.pipelines.names import ROOT_EVENT, ObjectKey, stream_key
 
 WINDOW_RECORDS = 1_000_000
 """How many ids of records a partition remembers at most. A choice; it bounds the state where the window is long."""
+
+
+class RetryPlan(NamedTuple):
+    """The treatment of a delivery that did not succeed, of a stage or of the groups of a stream."""
+
+    attempts: int = 0
+    """Deliveries after which it has failed; 0 for no limit."""
+    delay: int = 0
+    """Milliseconds between the first nack and the next delivery; they double with each."""
+    longest_delay: int = 0
+    """The most milliseconds between a nack and the next delivery."""
+    dead_letter: str = ""
+    """Stream that gets the event; empty for none."""
+    dead_letter_partitions: int = 1
+    """Number of partitions of that stream."""
+    timeout: int = 0
+    """Milliseconds within which a member has to settle a delivery; 0 for no limit."""
+
+    def dead_letter_key(self, offset: int) -> PartitionKey:
+        """The partition that gets the dead letter of a record."""
+        return PartitionKey(self.dead_letter, offset % self.dead_letter_partitions)
+
+    def retry_delay(self, attempt: int) -> int:
+        """Milliseconds between the nack of a delivery and the next delivery."""
+        doubled = self.delay << min(max(0, attempt - 1), 32)
+        return min(doubled, self.longest_delay)
 
 
 class StagePlan(NamedTuple):
@@ -46,20 +79,24 @@ class StagePlan(NamedTuple):
     """Number of partitions of that stream."""
     stream_output_partitions: tuple[int, ...] = ()
     """Number of partitions of each of ``stream_outputs``."""
+    timeout: int = 0
+    """Milliseconds within which a member has to settle a delivery; 0 for no limit."""
+
+    @property
+    def retry(self) -> RetryPlan:
+        """The treatment of a delivery that did not succeed."""
+        return RetryPlan(
+            self.attempts, self.delay, self.longest_delay, self.dead_letter, self.dead_letter_partitions, self.timeout
+        )
+
+    def under(self, retry: RetryPlan) -> StagePlan:
+        """This stage with another treatment of deliveries that did not succeed."""
+        return self._replace(**retry._asdict())
 
     @property
     def targets(self) -> tuple[tuple[str, int], ...]:
         """The streams of the stream outputs of a function, each with its number of partitions."""
         return tuple(zip(self.stream_outputs, self.stream_output_partitions, strict=False))
-
-    def dead_letter_key(self, instance: int) -> PartitionKey:
-        """The partition that gets the root event of a failed instance."""
-        return PartitionKey(self.dead_letter, instance % self.dead_letter_partitions)
-
-    def retry_delay(self, attempt: int) -> int:
-        """Milliseconds between the nack of a delivery and the next delivery."""
-        doubled = self.delay << min(attempt - 1, 32)
-        return min(doubled, self.longest_delay)
 
 
 class PipelinePlan(NamedTuple):
@@ -90,6 +127,10 @@ class PartitionPlan(NamedTuple):
     """How long the source and id of a record are remembered, in active time; the default is that of a stream."""
     window_records: int = WINDOW_RECORDS
     """How many are remembered at most."""
+    partitions: int = 1
+    """Number of partitions of the stream. When it is raised, the partitions tell each other what they know."""
+    retry: RetryPlan = RetryPlan()
+    """The treatment of deliveries of groups that did not succeed."""
 
 
 def partition_plan(
@@ -97,7 +138,12 @@ def partition_plan(
 ) -> PartitionPlan:
     """The plan of each partition of a stream. ``partitions`` has the number of partitions of every stream."""
     used = sorted((one for one in pipelines if one.input_key == stream.key), key=lambda one: one.key.path)
-    return PartitionPlan(tuple(pipeline_plan(one, partitions) for one in used), round(stream.idempotency_window * 1000))
+    return PartitionPlan(
+        tuple(pipeline_plan(one, partitions) for one in used),
+        round(stream.idempotency_window * 1000),
+        partitions=stream.partitions,
+        retry=_retry_plan(stream.retry, stream.namespace, stream.delivery_timeout, partitions),
+    )
 
 
 def pipeline_plan(pipeline: PipelineDeclaration, partitions: Mapping[ObjectKey, int]) -> PipelinePlan:
@@ -111,13 +157,23 @@ def pipeline_plan(pipeline: PipelineDeclaration, partitions: Mapping[ObjectKey, 
     )
 
 
+def _retry_plan(retry: RetryPolicy, namespace: str, timeout: float, partitions: Mapping[ObjectKey, int]) -> RetryPlan:
+    letters = stream_key(retry.dead_letter_stream, namespace) if retry.dead_letter_stream else None
+    return RetryPlan(
+        retry.max_attempts or 0,
+        round(retry.delay * 1000),
+        round(retry.max_delay * 1000),
+        letters.path if letters is not None else "",
+        partitions[letters] if letters is not None else 1,
+        round(timeout * 1000),
+    )
+
+
 def _stage_plan(
     pipeline: PipelineDeclaration, stage: StageDeclaration, partitions: Mapping[ObjectKey, int]
 ) -> StagePlan:
     dependencies = tuple(name for name in stage.dependencies if name != ROOT_EVENT)
-    letters = stage.retry.dead_letter_stream
-    letters_key = stream_key(letters, pipeline.namespace)
-    return StagePlan(
+    plan = StagePlan(
         stage.name,
         tuple(name for name in stage.after if name not in dependencies),
         dependencies,
@@ -125,10 +181,20 @@ def _stage_plan(
         pipeline.output_required(stage),
         tuple(key.path for key in pipeline.stream_output_keys(stage)),
         stage.run,
-        stage.retry.max_attempts or 0,
-        round(stage.retry.delay * 1000),
-        round(stage.retry.max_delay * 1000),
-        letters_key.path if letters else "",
-        partitions[letters_key] if letters else 1,
-        tuple(partitions[key] for key in pipeline.stream_output_keys(stage)) if stage.run else (),
+        stream_output_partitions=(
+            tuple(partitions[key] for key in pipeline.stream_output_keys(stage)) if stage.run else ()
+        ),
     )
+    return plan.under(_retry_plan(stage.retry, pipeline.namespace, stage.delivery_timeout, partitions))
+
+
+def partition_plans(objects: Iterable[Declaration]) -> dict[str, tuple[int, PartitionPlan]]:
+    """For each stream of a schema the number of its partitions and the plan of each of them."""
+    declared = list(objects)
+    streams = [one for one in declared if isinstance(one, StreamDeclaration)]
+    pipelines: dict[ObjectKey, list[PipelineDeclaration]] = {one.key: [] for one in streams}
+    for one in declared:
+        if isinstance(one, PipelineDeclaration):
+            pipelines.setdefault(one.input_key, []).append(one)
+    partitions = {one.key: one.partitions for one in streams}
+    return {one.key.path: (one.partitions, partition_plan(one, pipelines[one.key], partitions)) for one in streams}

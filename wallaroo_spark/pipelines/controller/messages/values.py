@@ -9,6 +9,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
+_RECORD_BYTES = 100
+"""Bytes of a record without any content, about."""
 IN_SPARK = ""
 """The member of a delivery whose stage is a function that runs in Spark."""
 
@@ -39,6 +41,14 @@ class CloudEvent(NamedTuple):
     attributes: tuple[tuple[str, str], ...] = ()
     """Optional attributes and extensions, as names and values."""
 
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes in memory, in a message and in a file: everything counts, also its names."""
+        size = _RECORD_BYTES + len(self.data or b"") + sum(map(_text_bytes, self[:3]))
+        for name, value in self.attributes:
+            size += len(name) + _text_bytes(value)
+        return size
+
 
 class Payload(NamedTuple):
     """The output of a stage."""
@@ -51,7 +61,6 @@ class ReplyTo(NamedTuple):
     """The request of a client that an answer belongs to."""
 
     gateway: str
-    """Name of the gateway."""
     generation: int
     """Which start of the gateway; an answer to an earlier one has no reader."""
     request: int
@@ -74,9 +83,11 @@ class StageDelivery(NamedTuple):
     instance: int
     """Offset of the record that began the instance."""
     stage: str
-    """Name of the stage."""
     number: int
     """Number of the delivery; no other delivery of the key has it, so a redelivery has a new one."""
+    birth: int = 0
+    """Version of the schema with which the pipeline was declared first on this partition. A pipeline that is deleted
+    and declared anew has another one, and may have instances of the same numbers."""
 
 
 Delivery = GroupDelivery | StageDelivery
@@ -121,3 +132,8 @@ class Durability(StrEnum):
     """By the controller, once the records are committed, with their offsets."""
     RECEIVED = "received"
     """By the gateway, once it has them; the controller sends no answer."""
+
+
+def _text_bytes(text: str) -> int:
+    """The bytes of a text at most. To encode each one would cost more than the exact number is worth."""
+    return len(text) if text.isascii() else 4 * len(text)

@@ -17,7 +17,7 @@ import msgpack
 
 from wallaroo_spark.errors import PipelineError
 from wallaroo_spark.pipelines.controller import states
-from wallaroo_spark.pipelines.controller.messages import carried, events, instructions, plans, values
+from wallaroo_spark.pipelines.controller.messages import events, instructions, plans, values
 from wallaroo_spark.pipelines.controller.stored import key_state
 from wallaroo_spark.pipelines.declarations import StartPoint
 
@@ -53,16 +53,19 @@ CLASSES: dict[int, Any] = {
     26: key_state.Statement,
     27: key_state.DeliveryTransaction,
     28: values.DelayedRecords,
-    29: key_state.ConnectorStream,
-    30: carried.AppendOutput,
-    31: carried.ApplyStatement,
-    32: carried.CommitStatement,
-    33: carried.AbortStatement,
-    34: carried.OutputAppended,
-    35: carried.OutputRefused,
-    36: carried.StatementApplied,
-    37: carried.StatementRefused,
-    38: carried.StatementAppended,
+    30: events.AppendOutput,
+    31: events.ApplyStatement,
+    32: events.CommitStatement,
+    33: events.AbortStatement,
+    34: events.OutputAppended,
+    35: events.OutputRefused,
+    36: events.StatementApplied,
+    37: events.StatementRefused,
+    38: events.StatementAppended,
+    39: events.GroupsExist,
+    40: events.IdsMoved,
+    41: events.RecordsMoved,
+    42: plans.RetryPlan,
     50: events.PartitionDeclared,
     51: events.RecordsPublished,
     52: events.GroupJoined,
@@ -78,11 +81,11 @@ CLASSES: dict[int, Any] = {
     62: events.RecordsRead,
     63: events.CarriedIn,
     64: events.RecordsDelayed,
-    65: events.ConnectorAsked,
-    66: events.ConnectorOpened,
-    67: events.MessagesSent,
+    68: events.DeliveryExtended,
+    69: events.DeliveriesTaken,
+    70: events.GroupChanged,
+    71: events.GroupAction,
     80: instructions.Outcome,
-    81: instructions.AppendRecords,
     82: instructions.DeliverRecords,
     83: instructions.DeliverInputs,
     84: instructions.RunFunction,
@@ -100,8 +103,8 @@ CLASSES: dict[int, Any] = {
     96: instructions.ReadRecords,
     97: instructions.ArmTimer,
     98: instructions.SkippedRecords,
-    99: instructions.ConnectorPosition,
     100: instructions.ForgetRecords,
+    101: instructions.DeliveryFailed,
 }
 """Number → class. Numbers are never changed or used again."""
 _NUMBERS = {kind: number for number, kind in CLASSES.items()}
@@ -116,10 +119,6 @@ def _fields(kind: Any) -> Callable[[Any], list[Any]]:
     return lambda value: [getattr(value, name) for name in names]
 
 
-def _same(value: Any) -> Any:
-    return value
-
-
 def _maker(kind: Any) -> Callable[[list[Any]], Any]:
     if issubclass(kind, Enum):
         members = {member.value: member for member in kind}
@@ -127,10 +126,17 @@ def _maker(kind: Any) -> Callable[[list[Any]], Any]:
     if issubclass(kind, tuple):
         return _tuple_maker(kind)
     # Arrays are read as tuples, because keys of mappings are tuples; a field that is a list is made one again.
-    converters = [(one.name, list if str(one.type).startswith("list[") else _same) for one in dataclasses.fields(kind)]
-    return lambda fields: kind(
-        **{name: convert(value) for (name, convert), value in zip(converters, fields, strict=False)}
-    )
+    names = [one.name for one in dataclasses.fields(kind)]
+    lists = [one.name for one in dataclasses.fields(kind) if str(one.type).startswith("list[")]
+
+    def make(fields: list[Any]) -> Any:
+        found = dict(zip(names, fields, strict=False))
+        for name in lists:
+            if name in found:
+                found[name] = list(found[name])
+        return kind(**found)
+
+    return make
 
 
 def _tuple_maker(kind: Any) -> Callable[[Any], Any]:
@@ -141,6 +147,10 @@ def _tuple_maker(kind: Any) -> Callable[[Any], Any]:
 
 _TAKEN = {kind: _fields(kind) for kind in CLASSES.values()}
 _MADE = {number: _maker(kind) for number, kind in CLASSES.items()}
+
+
+_PACKERS: list[msgpack.Packer] = []
+"""The packers that are not in use."""
 
 
 def _reduced(value: Any) -> Any:
@@ -166,7 +176,10 @@ def _restored(number: int, data: bytes) -> Any:
 
 
 def _packed(value: Any) -> bytes:
-    packed: bytes = msgpack.packb(value, default=_reduced, strict_types=True)
+    # A packer costs more than most values, and can be used again, but not within its own call of ``_reduced``.
+    packer = _PACKERS.pop() if _PACKERS else msgpack.Packer(default=_reduced, strict_types=True)
+    packed: bytes = packer.pack(value)
+    _PACKERS.append(packer)
     return packed
 
 

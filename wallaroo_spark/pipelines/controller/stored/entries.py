@@ -6,15 +6,10 @@ from collections.abc import Hashable
 from typing import Any
 
 from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, Delivery, PartitionKey, StatementId
+from wallaroo_spark.pipelines.controller.stored import key_state
 from wallaroo_spark.pipelines.controller.stored.changes import Changes as Changes
 from wallaroo_spark.pipelines.controller.stored.changes import Stored as Stored
 from wallaroo_spark.pipelines.controller.stored.entries_of_kind import Entries as Entries
-from wallaroo_spark.pipelines.controller.stored.key_state import (
-    ConnectorStream,
-    DeliveryTransaction,
-    Head,
-    Instance,
-)
 from wallaroo_spark.pipelines.controller.stored.pages import PagedEntries
 from wallaroo_spark.pipelines.controller.stored.seen_ids import SeenCache, SeenIds
 
@@ -23,38 +18,25 @@ class KeyEntries:
     """All entries of a key."""
 
     def __init__(self, stored: Stored, key: Hashable = None, cache: SeenCache | None = None) -> None:
-        self._heads: Entries[int, Head] = Entries(stored, b"h")
-        self.instances: PagedEntries[tuple[str, int], Instance] = PagedEntries(stored, b"i", b"I")
+        self._heads: Entries[int, key_state.Head] = Entries(stored, b"h")
+        self.instances: PagedEntries[tuple[str, int], key_state.Instance] = PagedEntries(stored, b"i", b"I")
         """Pipeline and number → active instance."""
         self.waiting: PagedEntries[tuple[str, str, int], int] = PagedEntries(stored, b"w", b"W")
         """Pipeline, stage and place in its queue → instance."""
-        self.transactions: Entries[Delivery, DeliveryTransaction] = Entries(stored, b"t")
+        self.transactions: Entries[Delivery, key_state.DeliveryTransaction] = Entries(stored, b"t")
         """Delivery → its transaction."""
         self.staged: Entries[tuple[PartitionKey, StatementId], tuple[CloudEvent, ...]] = Entries(stored, b"s")
-        """Driver and statement → its records."""
-        self.delayed: Entries[int, tuple[CloudEvent, ...]] = Entries(stored, b"l")
-        """Number → records that are appended at a later time."""
-        self.connectors: Entries[tuple[str, str], ConnectorStream] = Entries(stored, b"k")
-        """Instance and name → connector stream."""
-        self.connector_names: Entries[str, tuple[str, ...]] = Entries(stored, b"n")
-        """Instance → names of its connector streams."""
-        self.ended_connectors: Entries[int, tuple[tuple[str, str], ...]] = Entries(stored, b"e")
-        """Day since 1970 → the connector streams that ended on it."""
+        """Driver and statement → its records; none once their stream is deleted."""
+        self.delayed: Entries[int, tuple[int, tuple[CloudEvent, ...]]] = Entries(stored, b"l")
+        """Number → records that are appended at a later time, with the ``partitions`` of their request."""
         self._kinds: tuple[Entries[Any, Any], ...] = (
             self.instances,
             self.waiting,
             self.transactions,
             self.staged,
             self.delayed,
-            self.connectors,
-            self.connector_names,
-            self.ended_connectors,
         )
-        self.head = self._heads.get(0) or Head(paged=True)
-        if not self.head.paged:
-            for kind in (self.instances, self.waiting):
-                kind.move_into_pages()
-            self.head.paged = True
+        self.head = self._heads.get(0) or key_state.Head()
         self.seen = SeenIds(key, stored, self.head, cache)
         """The ids of the records within the window of idempotence."""
 

@@ -8,16 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from wallaroo_spark.pipelines.controller.messages.plans import PipelinePlan
-from wallaroo_spark.pipelines.controller.messages.values import (
-    CloudEvent,
-    DelayedRecords,
-    Delivery,
-    PartitionKey,
-    Payload,
-    ReplyTo,
-    StreamOutput,
-)
+from wallaroo_spark.pipelines.controller.messages import values
+from wallaroo_spark.pipelines.controller.messages.plans import PipelinePlan, RetryPlan
 from wallaroo_spark.pipelines.controller.states import DeliveryState, StatementState, TxState
 
 
@@ -26,7 +18,6 @@ class OpenDelivery:
     """The state of a delivery that is not done."""
 
     state: DeliveryState
-    """Its state."""
     began_at: int
     """When it could be delivered first."""
     number: int = 0
@@ -36,7 +27,7 @@ class OpenDelivery:
     member: str = ""
     """The member that has it, while it is delivered or committing."""
     due: int = 0
-    """When it is delivered again, while it is delayed."""
+    """When it is delivered again, while it is delayed; when its time is over, while a member has it; 0 for never."""
     place: int = 0
     """Its place in the queue of its stage, while it waits there."""
 
@@ -46,7 +37,6 @@ class Member:
     """A channel of a subscriber."""
 
     gateway: str
-    """Name of its gateway."""
     generation: int
     """The gateway's generation."""
     group: str
@@ -54,11 +44,12 @@ class Member:
     pipeline: str = ""
     """The pipeline of its stage."""
     stage: str = ""
-    """Its stage."""
     limit: int = 1
     """For a group the most records of a delivery; for a stage the most open deliveries."""
     open: int = 0
-    """Number of its open deliveries."""
+    """Number of its open deliveries, with those that were taken away; only of stages."""
+    overdue: list[int] = field(default_factory=list)
+    """Deliveries that were taken away, and that it has not settled since: they keep their places."""
 
 
 @dataclass(slots=True)
@@ -79,6 +70,18 @@ class Group:
     """The open delivery; a group has at most one."""
     missed: int = 0
     """Records that retention removed before this group had them, and that no delivery has reported yet."""
+    alone_until: int = 0
+    """Records up to this offset are delivered one at a time, because a batch with them has failed."""
+    paused: bool = False
+    """Whether nothing is delivered, because an operator has said so."""
+    idle_since: int = 0
+    """When its last member left; 0 while it has one."""
+    reason: str = ""
+    """Why its last delivery failed, if one did; instances have a history for it."""
+    letters_refused: int = 0
+    """Dead letters that their stream has refused: these events are only where the group has read them."""
+    refused_reason: str = ""
+    """Why the last of them was refused; empty before the first."""
 
 
 @dataclass(slots=True)
@@ -109,11 +112,21 @@ class PipelineProgress:
     """Offset from which records are asked for; 0 for none."""
     queues: dict[str, Queue] = field(default_factory=dict)
     """The queues of its stages, by name."""
+    birth: int = 0
+    """Version of the schema with which it was declared first; one that is deleted and declared anew has another."""
 
     @property
     def plan(self) -> PipelinePlan:
         """The newest plan."""
         return self.plans[self.version]
+
+    def plan_of(self, version: int) -> PipelinePlan:
+        """The plan of an instance: its stages are those that it began with, and their retry policies the newest."""
+        plan, newest = self.plans[version], self.plan
+        if version == self.version:
+            return plan
+        found = ((stage, newest.stage(stage.name)) for stage in plan.stages)
+        return plan._replace(stages=tuple(old if new is None else old.under(new.retry) for old, new in found))
 
     @property
     def active(self) -> int:
@@ -148,9 +161,9 @@ class Head:
     """All members, of groups and stages, by name."""
     pipelines: dict[str, PipelineProgress] = field(default_factory=dict)
     """The pipelines, by name."""
-    sent: dict[PartitionKey, int] = field(default_factory=dict)
+    sent: dict[values.PartitionKey, int] = field(default_factory=dict)
     """Key → sequence number of the last message that was carried to it."""
-    received: dict[PartitionKey, int] = field(default_factory=dict)
+    received: dict[values.PartitionKey, int] = field(default_factory=dict)
     """Key → sequence number of the last message that came from it."""
     gateways: dict[str, int] = field(default_factory=dict)
     """Gateway → its newest generation."""
@@ -158,7 +171,7 @@ class Head:
     """Number of deliveries so far; it gives each its number."""
     seen_from: int = 1
     """The first offset whose event's id is remembered."""
-    delayed: list[tuple[int, Delivery | DelayedRecords]] = field(default_factory=list)
+    delayed: list[tuple[int, values.Delivery | values.DelayedRecords]] = field(default_factory=list)
     """Due time and name of deliveries and records, the earliest first. A withdrawn delivery may still be in it."""
     armed: int | None = None
     """The time of the armed timer."""
@@ -168,30 +181,24 @@ class Head:
     """A hash of all ids that were remembered and forgotten so far."""
     transactions: int = 0
     """Number of transactions of its deliveries; most keys have none, and then no entry is looked for."""
-    connector_streams: int = 0
-    """Number of remembered connector streams."""
-    connector_days: list[int] = field(default_factory=list)
-    """The days since 1970 on which connector streams ended that are not forgotten yet, the earliest first."""
-    paged: bool = False
-    """Whether instances and queues are in pages; a state of an earlier version is moved into them."""
+    paged: bool = True
+    """Always true: instances and waiting places are in pages. It keeps the places of the fields behind it."""
     seen_clock: int = 0
     """The active time of the window of remembered ids; 0 before the first record."""
     seen_now: int = 0
     """The time of the batch at which it stands."""
-
-
-@dataclass(slots=True)
-class ConnectorStream:
-    """A connector stream: where it stands, and who may send it."""
-
-    stream_id: int
-    """Its id in the protocol."""
-    opening: ReplyTo
-    """The newest opening; messages of others are dropped."""
-    reference: int | None = None
-    """Id of the last message that is applied; None before the first."""
-    ended_at: int | None = None
-    """When it ended; None while it is open."""
+    born: int = -1
+    """Version with which the stream was declared, or the partition added; that of a deleted stream does not count."""
+    partitions: list[int] = field(default_factory=list)
+    """The numbers of partitions that the stream has had since it was declared, the newest last."""
+    raised: int = -1
+    """Version with which the number of partitions was raised last; that of ``born`` before."""
+    seen_elsewhere: list[tuple[int, int]] = field(default_factory=list)
+    """Number, and active time of the arrival, of each entry with ids that other partitions have."""
+    retry: RetryPlan = RetryPlan()
+    """The treatment of deliveries of groups that did not succeed."""
+    deadline: int | None = None
+    """The time of no open delivery is over before this; None while no delivery has a limit."""
 
 
 @dataclass(slots=True)
@@ -199,8 +206,7 @@ class StageProgress:
     """A stage of an instance that has begun."""
 
     open: OpenDelivery
-    """Its delivery."""
-    output: Payload | None = None
+    output: values.Payload | None = None
     """Its output, while a stage that is not done depends on it."""
 
 
@@ -212,7 +218,7 @@ class Instance:
     """Version of the plan that it ends with."""
     began_at: int
     """When it began."""
-    root: CloudEvent | None
+    root: values.CloudEvent | None
     """The root event; None once no stage can need it."""
     stages: dict[str, StageProgress] = field(default_factory=dict)
     """The stages that have begun."""
@@ -225,13 +231,16 @@ class Statement:
     """A statement at the driver of its transaction."""
 
     state: StatementState
-    """Its state."""
-    target: PartitionKey
+    target: values.PartitionKey
     """Where its records go."""
-    reply_to: ReplyTo
+    reply_to: values.ReplyTo
     """The member's request."""
     offsets: tuple[int, ...] = ()
     """The offsets of its records, once it is committed."""
+    reason: str = ""
+    """Why its records are not written although it is committed."""
+    partitions: tuple[int, ...] = ()
+    """As those of Written."""
 
 
 @dataclass(slots=True)
@@ -239,14 +248,13 @@ class DeliveryTransaction:
     """The transaction of a delivery."""
 
     state: TxState = TxState.PENDING
-    """Its state."""
     statements: list[Statement] = field(default_factory=list)
     """Its statements, in the order in which they came."""
     acked: bool = False
     """Whether its delivery is acked."""
-    acked_by: ReplyTo | None = None
+    acked_by: values.ReplyTo | None = None
     """The request of the ack, once it has come."""
-    output: Payload | None = None
+    output: values.Payload | None = None
     """The output of that ack."""
-    stream_outputs: tuple[StreamOutput, ...] = ()
+    stream_outputs: tuple[values.StreamOutput, ...] = ()
     """The stream outputs of that ack."""

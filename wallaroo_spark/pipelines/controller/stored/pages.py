@@ -33,12 +33,6 @@ class PagedEntries(Entries[K, V]):
         """The pages that were read."""
         self._touched: dict[tuple[Any, ...], None] = {}
 
-    def move_into_pages(self) -> None:
-        """Move all entries into pages: a state of an earlier version has all of them alone."""
-        for key in sorted(super()._stored_keys(), key=encode):
-            self._page(key)[key[-1]] = _ALONE
-            self.edit(key)
-
     def take_changes(self) -> Changes:
         """The changed entries as bytes; they count as stored from now on."""
         changes = super().take_changes()

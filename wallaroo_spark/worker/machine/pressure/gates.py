@@ -5,22 +5,54 @@ Source: ``docs/protocol.md#credits``; ``docs/architecture.md#rules``, rules 1 an
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
+from typing import Protocol
 
 from wallaroo_spark.protocol import SessionState
 from wallaroo_spark.references import PlannedRange, StreamKey
+from wallaroo_spark.worker.buffer.buffer import Buffer
+from wallaroo_spark.worker.buffer.held_stream import HeldStream
 from wallaroo_spark.worker.machine import events as e
 from wallaroo_spark.worker.machine.connection_state import Connection, ConnectionPhase
-from wallaroo_spark.worker.machine.connections import Connections
-from wallaroo_spark.worker.machine.pressure.flow import Pressure
+from wallaroo_spark.worker.machine.pressure.flow import FlowControl, Pressure
+
+
+class Sessions(Protocol):
+    """The sessions, as far as their arrival is limited here; :class:`~..connections.Connections` has them."""
+
+    by_number: dict[int, Connection]
+    """All connections."""
+    streaming: dict[int, Connection]
+    """Those that were sent OK."""
+    paused: dict[int, Connection]
+    """Those that are not read."""
+    denied: dict[int, Connection]
+    """Those that got no credits because the buffer was full."""
+    turnover: int
+    """A number that increases when a stream gets or loses its sender."""
+    counts: Counter[str]
+    out: list[e.Instruction]
+
+    def send(self, connection: Connection, data: bytes) -> None:
+        """Send bytes to a peer."""
+
+    def dismiss(self, connection: Connection, reason: str, count: str) -> None:
+        """End a session that needs more resources than this worker has."""
+
+    def tidy(self, stream: HeldStream) -> None:
+        """Forget a stream that no session sends and that has no held rows."""
 
 
 class Gates:
-    """Applies :class:`~.flow.FlowControl` to the sessions. ``waited`` are the ranges that reads wait for."""
+    """Applies :class:`~.flow.FlowControl` to the sessions, with the memory that ``buffer`` uses.
 
-    def __init__(self, connections: Connections) -> None:
+    ``waited`` are the ranges that reads wait for.
+    """
+
+    def __init__(self, sessions: Sessions, buffer: Buffer, flow: FlowControl) -> None:
         self.waited: tuple[PlannedRange, ...] = ()
-        self._connections = connections
+        self._sessions, self._buffer, self._flow = sessions, buffer, flow
         self._wanted: frozenset[StreamKey] = frozenset()
         self._wanted_of: dict[str, list[StreamKey]] = {}
         self._known: dict[str, bool] = {}
@@ -28,6 +60,10 @@ class Gates:
         self._pressure = Pressure.NONE
         self._passing = False
         """Whether a session was regulated under a pressure that may not outlast the event."""
+
+    def pressure(self) -> Pressure:
+        """How full the buffer is now."""
+        return self._flow.pressure(self._buffer.used)
 
     def want(self, ranges: tuple[PlannedRange, ...]) -> None:
         """Set the ranges that reads wait for now."""
@@ -37,20 +73,19 @@ class Gates:
         for key in self._wanted:
             self._wanted_of.setdefault(key.scope, []).append(key)
         self._known.clear()
-        self._connections.flow.waiting = bool(ranges)
+        self._flow.waiting = bool(ranges)
         self.regulate_all()
 
     def settle(self) -> None:
         """Called after every event: apply a change of pressure to all sessions, and grant credits that have become
         free.
         """
-        flow, used = self._connections.flow, self._connections.buffer.used
-        pressure, full = flow.pressure(used), flow.full(used)
+        pressure, full = self.pressure(), self._flow.full(self._buffer.used)
         if pressure is not self._pressure or self._passing:
             self._pressure = pressure
             self.regulate_all()
             self._passing = False
-        denied = self._connections.denied
+        denied = self._sessions.denied
         if denied and not full:
             for connection in list(denied.values()):
                 self.acknowledge(connection)
@@ -61,20 +96,16 @@ class Gates:
         if connection.phase is not ConnectionPhase.STREAMING or connection.protocol.state is not SessionState.STREAMING:
             # A session that is about to be sent an ERROR is sent no other frame before it.
             return
-        connections = self._connections
+        sessions, used = self._sessions, self._buffer.used
         pairs = tuple(references)
-        credits = connections.flow.top_up(
-            connection.protocol.credits.available,
-            connections.buffer.used,
-            len(connections.streaming),
-            needed=self._needed(connection),
-        )
-        if not credits and connections.flow.denies(connections.buffer.used):
-            connections.denied[connection.number] = connection
+        available = connection.protocol.credits.available
+        credits = self._flow.top_up(available, used, len(sessions.streaming), needed=self._needed(connection))
+        if not credits and self._flow.denies(used):
+            sessions.denied[connection.number] = connection
         if pairs or credits:
-            connections.counts["acks"] += 1
-            connections.counts["credits"] += credits
-            connections.send(connection, connection.protocol.ack(credits, pairs))
+            sessions.counts["acks"] += 1
+            sessions.counts["credits"] += credits
+            sessions.send(connection, connection.protocol.ack(credits, pairs))
 
     def tell(self, connection: Connection, keys: Iterable[StreamKey]) -> None:
         """:meth:`acknowledge` the committed references of these streams of a session, or of none.
@@ -84,7 +115,7 @@ class Gates:
         """
         references = []
         for key in keys:
-            stream, reference = self._connections.buffer.streams.get(key), self._connections.buffer.reference(key)
+            stream, reference = self._buffer.streams.get(key), self._buffer.reference(key)
             if stream is not None and stream.repeating:
                 connection.untold.add(key)
             elif reference is not None:
@@ -95,19 +126,18 @@ class Gates:
     def regulate(self, connection: Connection) -> None:
         """Decide whether to read from a session's socket."""
         streaming = connection.phase is ConnectionPhase.STREAMING
-        used = self._connections.buffer.used
         # The memory in use may fall again before the event ends, for example when a frame becomes complete.
-        self._passing |= self._connections.flow.pressure(used) is not self._pressure
-        may_read = self._connections.flow.may_read(used, streaming=streaming, needed=self._needed(connection))
+        self._passing |= self.pressure() is not self._pressure
+        may_read = self._flow.may_read(self._buffer.used, streaming=streaming, needed=self._needed(connection))
         paused = not may_read and connection.turn is None
         if paused != connection.paused:
             connection.paused = paused
             if paused:
-                self._connections.paused[connection.number] = connection
-                self._connections.counts[f"paused:{self._connections.flow.pressure(used).name.lower()}"] += 1
+                self._sessions.paused[connection.number] = connection
+                self._sessions.counts[f"paused:{self.pressure().name.lower()}"] += 1
             else:
-                del self._connections.paused[connection.number]
-            self._connections.out.append(
+                del self._sessions.paused[connection.number]
+            self._sessions.out.append(
                 e.PauseReading(connection.number) if paused else e.ResumeReading(connection.number)
             )
             if not paused:
@@ -115,20 +145,19 @@ class Gates:
 
     def regulate_all(self) -> None:
         """:meth:`regulate` every session."""
-        easy = self._connections.flow.pressure(self._connections.buffer.used) is Pressure.NONE
-        for connection in list((self._connections.paused if easy else self._connections.by_number).values()):
+        easy = self.pressure() is Pressure.NONE
+        for connection in list((self._sessions.paused if easy else self._sessions.by_number).values()):
             self.regulate(connection)
 
     def drains(self) -> bool:
         """Whether held rows will leave the buffer: a read takes them now, or a batch can take some."""
-        buffer = self._connections.buffer
         if self.waited:
-            return any(buffer.find(planned) is not None for planned in self.waited)
-        return buffer.plannable()
+            return any(self._buffer.find(planned) is not None for planned in self.waited)
+        return self._buffer.plannable()
 
     def _needed(self, connection: Connection) -> bool:
         """:meth:`needed`, evaluated only under soft pressure, where it matters."""
-        soft = self._connections.flow.pressure(self._connections.buffer.used) is Pressure.SOFT
+        soft = self.pressure() is Pressure.SOFT
         return soft and self.needed(connection)
 
     def needed(self, connection: Connection) -> bool:
@@ -142,13 +171,13 @@ class Gates:
 
         The result is cached until a stream gets or loses its sender.
         """
-        if self._known_at != self._connections.turnover:
-            self._known_at = self._connections.turnover
+        if self._known_at != self._sessions.turnover:
+            self._known_at = self._sessions.turnover
             self._known.clear()
         if scope not in self._known:
             self._known[scope] = any(self._unsent(key) for key in self._wanted_of.get(scope, ()))
         return self._known[scope]
 
     def _unsent(self, key: StreamKey) -> bool:
-        stream = self._connections.buffer.streams.get(key)
+        stream = self._buffer.streams.get(key)
         return stream is None or stream.owner is None

@@ -9,10 +9,10 @@ Source: ``docs/architecture.md#rules``, rule 6.
 from __future__ import annotations
 
 from wallaroo_spark.references import StreamKey
+from wallaroo_spark.worker.buffer.buffer import Buffer
 from wallaroo_spark.worker.buffer.held_stream import HeldStream
-from wallaroo_spark.worker.machine.connections import Connections
-from wallaroo_spark.worker.machine.pressure.flow import Pressure
-from wallaroo_spark.worker.machine.pressure.gates import Gates
+from wallaroo_spark.worker.machine.pressure.flow import FlowControl, Pressure
+from wallaroo_spark.worker.machine.pressure.gates import Gates, Sessions
 from wallaroo_spark.worker.machine.resend import Resend
 
 
@@ -24,33 +24,29 @@ class Shedding:
     with the streams that reads wait for.
     """
 
-    def __init__(self, connections: Connections, gates: Gates, resend: Resend) -> None:
-        self._connections = connections
+    def __init__(self, sessions: Sessions, buffer: Buffer, flow: FlowControl, gates: Gates, resend: Resend) -> None:
+        self._sessions, self._buffer, self._flow = sessions, buffer, flow
         self._gates = gates
         self._resend = resend
-        self._buffer = connections.buffer
         self._owed: set[StreamKey] = set()
 
     def shed(self) -> None:
         """Called after every event; does nothing as long as the query can continue."""
         if self._owed:
             self._request_dropped()
-        pressure = self._pressure()
+        pressure = self._gates.pressure()
         if pressure is Pressure.NONE:
             return
         if pressure is Pressure.HARD:
             self._buffer.merge()
-            pressure = self._pressure()
+            pressure = self._gates.pressure()
         waited = self._gates.waited
         if not waited:
-            if self._connections.flow.pressure(self._buffer.held) is not Pressure.NONE:
+            if self._flow.pressure(self._buffer.held) is not Pressure.NONE:
                 self._drop_unstable_tails()
         elif pressure is Pressure.HARD and all(self._buffer.find(planned) is None for planned in waited):
             # A complete range leaves with its reader first, and may be held only for a short time.
             self._make_room()
-
-    def _pressure(self) -> Pressure:
-        return self._connections.flow.pressure(self._buffer.used)
 
     def _make_room(self) -> None:
         """Drop streams that no read waits for: first those that can be resent, the largest first."""
@@ -58,15 +54,17 @@ class Shedding:
         streams = [stream for stream in self._buffer.streams.values() if not stream.empty]
         others = [stream for stream in streams if stream.key not in waited]
         for stream in sorted(others, key=lambda stream: (bool(stream.ephemeral), -stream.cost)):
-            if self._pressure() is Pressure.NONE or (stream.ephemeral and self._pressure() is Pressure.SOFT):
+            if self._gates.pressure() is Pressure.NONE or (
+                stream.ephemeral and self._gates.pressure() is Pressure.SOFT
+            ):
                 return
-            self._connections.counts["shed-streams"] += 1
+            self._sessions.counts["shed-streams"] += 1
             self._buffer.drop(stream)
             if stream.owner is not None and not stream.ephemeral:
                 stream.broken_off = True
                 self._owed.add(stream.key)
-            self._connections.tidy(stream)
-        if self._connections.flow.pressure(self._buffer.held) is Pressure.HARD:
+            self._sessions.tidy(stream)
+        if self._flow.pressure(self._buffer.held) is Pressure.HARD:
             self._give_up(max((x for x in streams if x.key in waited), key=lambda stream: stream.cost))
 
     def _request_dropped(self) -> None:
@@ -85,11 +83,11 @@ class Shedding:
         )
         self._dismiss_owner(stream, reason)
         self._buffer.drop(stream)
-        self._connections.tidy(stream)
+        self._sessions.tidy(stream)
 
     def _drop_unstable_tails(self) -> None:
         """When no stream has a row at which a batch may end, end the session with the most unstable bytes."""
-        while self._connections.flow.pressure(self._buffer.held) is not Pressure.NONE:
+        while self._flow.pressure(self._buffer.held) is not Pressure.NONE:
             streams = [stream for stream in self._buffer.streams.values() if not stream.empty]
             if not streams or any(stream.start < stream.stable_end for stream in streams):
                 return
@@ -100,9 +98,9 @@ class Shedding:
             )
             self._dismiss_owner(stream, reason)
             self._buffer.drop_unstable(stream)
-            self._connections.tidy(stream)
+            self._sessions.tidy(stream)
 
     def _dismiss_owner(self, stream: HeldStream, reason: str) -> None:
-        owner = self._connections.by_number.get(stream.owner) if stream.owner is not None else None
+        owner = self._sessions.by_number.get(stream.owner) if stream.owner is not None else None
         if owner is not None:
-            self._connections.dismiss(owner, reason, "streams-too-large")
+            self._sessions.dismiss(owner, reason, "streams-too-large")

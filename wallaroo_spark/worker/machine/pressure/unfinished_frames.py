@@ -10,40 +10,40 @@ Source: ``docs/architecture.md#rules``, rules 6 and 8.
 
 from __future__ import annotations
 
-from wallaroo_spark.protocol import reasons
+from wallaroo_spark.protocol import faults
+from wallaroo_spark.worker.buffer.buffer import Buffer
 from wallaroo_spark.worker.machine.connection_state import Connection, ConnectionPhase
-from wallaroo_spark.worker.machine.connections import Connections
 from wallaroo_spark.worker.machine.pressure.flow import Pressure
-from wallaroo_spark.worker.machine.pressure.gates import Gates
+from wallaroo_spark.worker.machine.pressure.gates import Gates, Sessions
 
 
 class UnfinishedFrames:
-    """Gives sessions a turn: under any pressure they are read until their frame is complete or their time is over."""
+    """Gives sessions a turn: under any pressure they are read until their frame is complete, or for ``seconds``, the
+    option ``handshakeTimeout``."""
 
-    def __init__(self, connections: Connections, gates: Gates) -> None:
-        self._connections = connections
-        self._gates = gates
-        self._buffer = connections.buffer
+    def __init__(self, sessions: Sessions, buffer: Buffer, gates: Gates, seconds: float) -> None:
+        self._sessions, self._buffer, self._gates = sessions, buffer, gates
+        self._seconds = seconds
         self._any = False
 
     def tick(self, now: float) -> None:
         """Time has passed."""
-        if self._connections.flow.pressure(self._buffer.used) is Pressure.NONE:
+        if self._gates.pressure() is Pressure.NONE:
             if self._any:
                 self._end_all()
             return
-        for connection in [c for c in self._connections.by_number.values() if c.turn is not None and c.turn <= now]:
+        for connection in [c for c in self._sessions.by_number.values() if c.turn is not None and c.turn <= now]:
             self._dismiss(connection)
         if self._buffer.unfinished and not self._gates.drains():
-            self._give(now + self._connections.options.handshake_timeout)
+            self._give(now + self._seconds)
 
     def _give(self, until: float) -> None:
         """Let sessions continue whose missing bytes fit into the free memory together; those that a read waits for
         first.
         """
-        waiting = [c for c in self._connections.streaming.values() if c.unfinished and c.turn is None]
+        waiting = [c for c in self._sessions.streaming.values() if c.unfinished and c.turn is None]
         waiting.sort(key=lambda connection: (not self._gates.needed(connection), connection.protocol.missing))
-        others = [c for c in self._connections.streaming.values() if c.turn is not None]
+        others = [c for c in self._sessions.streaming.values() if c.turn is not None]
         room = self._buffer.budget - self._buffer.used - sum(connection.protocol.missing for connection in others)
         for connection in waiting:
             room -= connection.protocol.missing
@@ -55,18 +55,17 @@ class UnfinishedFrames:
 
     def _end_all(self) -> None:
         self._any = False
-        for connection in self._connections.by_number.values():
+        for connection in self._sessions.by_number.values():
             connection.turn = None
 
     def _dismiss(self, connection: Connection) -> None:
         connection.turn = None
         if connection.phase is not ConnectionPhase.STREAMING or not connection.unfinished:
             return
-        seconds = self._connections.options.handshake_timeout
         missing = connection.protocol.missing
         reason = (
             f"{connection.unfinished} bytes of a frame have come, and the {missing} that are missing did "
-            f"not come within {seconds:g} seconds (handshakeTimeout), while frames under way take "
+            f"not come within {self._seconds:g} seconds (handshakeTimeout), while frames under way take "
             f"{self._buffer.unfinished} bytes of a memoryBudget of {self._buffer.budget}; send frames whole or raise it"
         )
-        self._connections.dismiss(connection, reasons.later(reason), "unfinished-frames")
+        self._sessions.dismiss(connection, faults.later(reason), "unfinished-frames")

@@ -1,0 +1,1 @@
+"""A random application in real Spark: its schema changes, its parts are killed, and it is judged."""

@@ -1,0 +1,137 @@
+"""The sessions that the command line makes: loopback, no UI, and a quiet standard error."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.conftest import ROOT
+from tests.waiting import SECONDS
+from wallaroo_spark.cli.sessions import LOG4J, NoiseFilter, defaults
+
+VERB = str(Path(sys.executable).with_name("wallaroo-spark"))
+FOREIGN = ("PYSPARK_GATEWAY_PORT", "SPARK_REMOTE", "MASTER", "SPARK_HOME", "SPARK_CONF_DIR", "SPARK_LOCAL_IP")
+LISTENING = "0A"
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in FOREIGN:
+        monkeypatch.setenv(name, "restored at the end")
+        monkeypatch.delenv(name)
+
+
+def listening(process: psutil.Process) -> set[tuple[int, str]]:
+    """Ports and addresses at which a process and its descendants listen, as the kernel's tables have them."""
+    found = set()
+    for one in (process, *process.children(recursive=True)):
+        try:
+            held = {os.readlink(file) for file in Path(f"/proc/{one.pid}/fd").iterdir() if file.is_symlink()}
+            for table in ("tcp", "tcp6"):
+                for line in Path(f"/proc/{one.pid}/net/{table}").read_text().splitlines()[1:]:
+                    fields = line.split()
+                    address, _, port = fields[1].partition(":")
+                    if fields[3] == LISTENING and f"socket:[{fields[9]}]" in held:
+                        found.add((int(port, 16), address))
+        except FileNotFoundError:
+            continue
+    return found
+
+
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+"""127.0.0.1, the same as an address of IPv6, and ::1, as Linux on a little-endian machine writes them."""
+
+
+@pytest.mark.spark
+def test_run_listens_on_loopback_alone_and_prints_its_own_lines_alone(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
+    schema = str(ROOT / "examples" / "shop" / "shop.yaml")
+    command = [VERB, "run", "--app", "shop", "--schema", schema, "--status-page", "127.0.0.1:0"]
+    with (
+        (tmp_path / "stderr").open("wb") as errors,
+        subprocess.Popen(
+            command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as process,
+    ):
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line.rstrip("\n"))
+            if "serving" in line:
+                break
+        # The query's first batch has begun once an event is published, and so have the processes that run it.
+        published = subprocess.run(
+            [VERB, "publish", "shop/orders", "--type", "t", "--data", "1", "--gateway", lines[-1].rpartition(" ")[2]],
+            capture_output=True, text=True, timeout=SECONDS, check=False,
+        )  # fmt: skip
+        found = listening(psutil.Process(process.pid))
+        process.send_signal(signal.SIGTERM)
+        lines += [line.rstrip("\n") for line in process.stdout]
+
+    assert (tmp_path / "stderr").read_text(encoding="utf-8") == ""
+    assert published.stdout == "Published 1 event to shop/orders.\n", published.stderr
+    assert {port: address for port, address in found if address not in LOOPBACK} == {}
+    assert len(found) > 5
+    assert (tmp_path / "stderr").read_text(encoding="utf-8") == ""
+    page, gateway = lines.pop(3), lines.pop(3)
+    assert page.startswith("Page: http://127.0.0.1:")
+    assert gateway.startswith("Gateway g0: serving at 127.0.0.1:")
+    assert lines == [
+        "Schema: version 1 is written.",
+        "Starting Spark …",
+        "Starting the gateways and the query …",
+        "Stopping (SIGTERM) …",
+        "Ended in good order.",
+    ]
+
+
+def test_a_session_on_this_machine_is_on_loopback_without_a_ui() -> None:
+    for settings in ({}, {"spark.master": "local[2]"}):
+        found = defaults(settings, 3) | settings
+
+        assert found["spark.master"].startswith("local[")
+        assert (found["spark.driver.host"], found["spark.driver.bindAddress"]) == ("127.0.0.1", "127.0.0.1")
+        assert (found["spark.ui.enabled"], found["spark.ui.showConsoleProgress"]) == ("false", "false")
+        assert LOG4J.as_uri() in found["spark.driver.extraJavaOptions"]
+        assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.1"
+
+
+def test_a_session_on_a_cluster_has_no_ui_and_addresses_of_its_own() -> None:
+    found = defaults({"spark.master": "spark://here:7077"}, 3)
+
+    assert found["spark.ui.enabled"] == "false"
+    assert not {"spark.master", "spark.driver.host", "spark.driver.bindAddress"} & found.keys()
+    assert "SPARK_LOCAL_IP" not in os.environ
+
+
+def test_settings_of_spark_submit_and_of_a_spark_of_ones_own_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_HOME", "/opt/spark")
+    assert "spark.driver.extraJavaOptions" not in defaults({}, 3)
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    assert defaults({}, 3) == {"spark.ui.showConsoleProgress": "false"}
+
+
+def test_spark_finds_the_file_for_its_log() -> None:
+    assert "rootLogger.level = error" in LOG4J.read_text(encoding="utf-8")
+
+
+def test_lines_of_others_pass_however_they_are_cut() -> None:
+    shown = b"12:00:00 ERROR Java: \xff\n\nStreaming is fun\n  at line 1\nthe end"
+    noise = (
+        b"WARNING: Using incubator modules: jdk.incubator.vector\n"
+        b"Using Spark's default log4j profile: org/apache/spark/log4j2-defaults.properties\n"
+        b"Starting Streaming TransformWithStateInPandas Python worker.\n\n"
+        b"Streaming TransformWithStateInPandas Python worker Completed execution of UDF: <x>.\n\n"
+    )
+    given = noise + shown
+    for size in (1, 7, len(given)):
+        passing = NoiseFilter()
+        found = b"".join(passing.passed(given[at : at + size]) for at in range(0, len(given), size))
+        assert found + passing.passed(b"") == shown + b"\n", json.dumps(size)

@@ -1,1 +1,0 @@
-"""The live state of an application."""

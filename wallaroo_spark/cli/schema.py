@@ -1,0 +1,380 @@
+"""The verbs for the schema and the tokens of an application.
+
+The option that names an application, and the functions that several verbs of its schema share.
+
+``wallaroo-spark apply`` and ``delete``: change the schema of an application, all or nothing.
+
+``wallaroo-spark get`` and ``describe``: the schema of an application.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.texts import count, day_and_clock, hint
+
+if TYPE_CHECKING:
+    from wallaroo_spark.pipelines.declarations import Declaration
+    from wallaroo_spark.pipelines.schema.changes import ObjectChange
+    from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_SIGNS = {"created": ("+", "green"), "changed": ("~", "yellow"), "deleted": ("-", "red"), "unchanged": ("=", None)}
+
+
+def app_option(command: F) -> F:
+    """Add the option that names the application's folder."""
+    shown = "The application's folder: a path or a URI, as of a checkpoint."
+    return click.option("--app", default="", metavar="FOLDER", help=shown)(command)
+
+
+def json_option(command: F) -> F:
+    """Add the flag for output that programs read."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")(command)
+
+
+def dry_run_option(command: F) -> F:
+    """Add the flag of a run that changes nothing."""
+    return click.option("--dry-run", is_flag=True, help="Check and show the difference; change nothing.")(command)
+
+
+def need(app: str) -> str:
+    """Return the application's folder. Raises click.UsageError without one."""
+    if not app:
+        raise click.UsageError("give --app FOLDER, or set WALLAROO_APP, or use --context")
+    return app
+
+
+def schema_store(app: str) -> SchemaStore:
+    """The versions of the schema of the application in a folder."""
+    from wallaroo_spark.pipelines.schema.store import SchemaStore
+
+    return SchemaStore(need(app))
+
+
+def existing(app: str) -> str:
+    """Return the application's folder, which a verb only reads. Raises :class:`ConfigurationError` where none is.
+
+    Only a path of this machine is looked for.
+    """
+    folder = need(app)
+    if "://" not in folder and not os.path.isdir(folder):
+        raise ConfigurationError(
+            f"there is no folder {folder}, so there is no application; check --app, or make one with wallaroo-spark "
+            f"apply FILE --app {folder}",
+            code="application-missing",
+            folder=folder,
+        )
+    return folder
+
+
+def one_object(stored: StoredSchema, kind: str, name: str) -> Declaration:
+    """Return the object of a kind and a name. Raises :class:`ConfigurationError` unless there is exactly one."""
+    from wallaroo_spark.pipelines.schema.applying import find
+
+    found = find(stored, kind, name)
+    if not found:
+        remedy = hint(name, (one.key.path for one in find(stored, kind)), "there are", f"no {kind} is declared")
+        raise ConfigurationError(f"{kind} {name!r} is not declared; {remedy}", code="schema-invalid", name=name)
+    if len(found) > 1:
+        paths = ", ".join(one.key.path for one in found)
+        raise ConfigurationError(
+            f"{kind} {name!r} is declared in several namespaces; give one of {paths}", code="schema-invalid", name=name
+        )
+    return found[0]
+
+
+def show_changes(changes: Iterable[ObjectChange]) -> None:
+    """Print objects with the fields that differ."""
+    for change in changes:
+        sign, colour = _SIGNS[change.action]
+        click.secho(f"{sign} {change.key} ({change.action})", fg=colour)
+        for field in change.fields:
+            if field.path in ("kind", "name", "namespace"):
+                continue
+            if change.action == "changed":
+                click.echo(f"    {field.path}: {_shown(field.before)} → {_shown(field.after)}")
+            else:
+                click.echo(f"    {field.path}: {_shown(field.after if field.before is None else field.before)}")
+
+
+def shown_seconds(seconds: float | None, without: str) -> str:
+    """A duration in the largest unit that divides it, such as ``7d``; ``without`` in place of None."""
+    if seconds is None:
+        return without
+    for unit, length in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds and seconds % length == 0:
+            return f"{seconds / length:.0f}{unit}"
+    return f"{seconds:g}s"
+
+
+def _shown(value: Any) -> str:
+    # The numbers with a fraction of a schema are durations, and the others are counts.
+    return shown_seconds(value, "none") if isinstance(value, float) else "none" if value is None else str(value)
+
+
+if TYPE_CHECKING:
+    from wallaroo_spark.pipelines.schema.applying import ApplyResult
+
+
+@click.command(
+    epilog="Examples: wallaroo-spark apply shop.yaml --app ./shop --dry-run · "
+    'wallaroo-spark apply *.yaml --app ./shop --branch main --timestamp "$(git log -1 --format=%ct)"',
+)
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@app_option
+@dry_run_option
+@click.option("--branch", default="", metavar="NAME", help="Name of the documents' branch; needs --timestamp.")
+@click.option(
+    "--timestamp",
+    default="",
+    metavar="TIME",
+    help="Time of the documents, in seconds since 1970 or as 2026-01-31T12:00:00+00:00.",
+)
+@json_option
+def apply(files: tuple[str, ...], app: str, dry_run: bool, branch: str, timestamp: str, as_json: bool) -> None:
+    """Check the documents of FILE... as a whole and apply all of them, or none; - stands for standard input.
+
+    All problems are shown at once, with file, line and column. Documents that change nothing write nothing, and a
+    branch that is not newer than its last is not applied; both end with status 0. An application that runs takes
+    the new version over within a second.
+    """
+    from wallaroo_spark.pipelines.schema.applying import Branch, apply_files
+
+    if bool(branch) != bool(timestamp):
+        raise click.UsageError("give --branch and --timestamp together")
+    store = schema_store(app)
+    chosen = Branch(branch, _seconds(timestamp)) if branch else None
+    try:
+        result = apply_files(store, files, time.time(), branch=chosen, dry_run=dry_run)
+    except ConfigurationError as error:
+        if not as_json or "problems" not in error.fields:
+            raise
+        click.echo(json.dumps({"written": False, "problems": error.fields["problems"]}))
+        raise click.exceptions.Exit(1) from error
+    _show(result, as_json)
+
+
+@click.command(
+    epilog="Example: wallaroo-spark delete stream shop/returns shop/refunds --app ./shop",
+)
+@click.argument("kind")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@app_option
+@dry_run_option
+@click.option("--yes", is_flag=True, help="Delete the last Token, too: then clients need no token.")
+@json_option
+def delete(kind: str, names: tuple[str, ...], app: str, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Delete the objects NAME... of a KIND (such as stream), all of them or none.
+
+    A name may have its namespace in front: shop/orders. An object that another one needs is not deleted. The last
+    Token is deleted only with --yes, because without one everybody may do everything.
+    """
+    from wallaroo_spark.pipelines.schema.applying import delete_objects, kind_of
+
+    store = schema_store(app)
+    stored = store.newest()
+    keys = [one_object(stored, kind_of(kind), name).key for name in dict.fromkeys(names)]
+    result = delete_objects(store, list(dict.fromkeys(keys)), time.time(), dry_run=dry_run, may_open=yes)
+    _show(result, as_json)
+
+
+def _show(result: ApplyResult, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(result.to_json()))
+        return
+    show_changes(result.changes)
+    click.echo(f"{result.note[0].upper()}{result.note[1:]}.")
+
+
+def _seconds(text: str) -> float:
+    """Return a time in seconds since 1970 UTC."""
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise click.BadParameter(
+            f"{text!r} is no time; give seconds since 1970, or a time with its zone as 2026-01-31T12:00:00+00:00",
+            param_hint="--timestamp",
+        )
+    return found.timestamp()
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from rich.table import Table
+
+    from wallaroo_spark.pipelines.declarations import Declaration
+    from wallaroo_spark.pipelines.schema.store import StoredSchema
+
+version_option = click.option(
+    "--schema-version", default=0, metavar="N", type=click.IntRange(0), help="A former version of the schema."
+)
+
+
+@click.command(
+    epilog="Examples: wallaroo-spark get all --app ./shop · wallaroo-spark get pipelines --app ./shop --json",
+)
+@click.argument("kind")
+@click.argument("name", default="")
+@app_option
+@version_option
+@json_option
+def get(kind: str, name: str, app: str, schema_version: int, as_json: bool) -> None:
+    """List the objects of a KIND (namespace, stream, pipeline, exchange, endpoint, schedule, token, or all).
+
+    With NAME, only those of that name.
+
+    The exit status is 0 also when there are none, and 1 when NAME is given and there is none.
+    """
+    from wallaroo_spark.pipelines.declarations import KINDS
+    from wallaroo_spark.pipelines.schema.applying import find, kind_of
+    from wallaroo_spark.pipelines.schema.documents import to_document
+
+    kinds = list(KINDS) if kind.lower() == "all" else [kind_of(kind)]
+    stored = _stored(app, schema_version)
+    found = [one for chosen in kinds for one in find(stored, chosen, name)]
+    if as_json:
+        documents = [to_document(one, defaults=True) for one in found]
+        click.echo(json.dumps({"version": stored.version, "objects": documents}))
+    elif not found:
+        click.echo(f"The schema has version {stored.version}, and no such object.")
+    else:
+        from wallaroo_spark.cli.status.sources import console
+
+        console().print(_table(found))
+    if name and not found:
+        raise click.exceptions.Exit(1)
+
+
+@click.command(
+    epilog="Example: wallaroo-spark describe pipeline shop/fulfil --app ./shop",
+)
+@click.argument("kind")
+@click.argument("name")
+@app_option
+@version_option
+@json_option
+def describe(kind: str, name: str, app: str, schema_version: int, as_json: bool) -> None:
+    """Show the object NAME of a KIND with all its fields, and what follows from them.
+
+    The output is a YAML document, which apply takes; the facts stand in comments.
+    """
+    import yaml
+
+    from wallaroo_spark.pipelines.schema.applying import kind_of
+    from wallaroo_spark.pipelines.schema.documents import to_document
+
+    stored = _stored(app, schema_version)
+    found = one_object(stored, kind_of(kind), name)
+    facts = facts_of(found, stored)
+    document = to_document(found, defaults=True)
+    if as_json:
+        click.echo(json.dumps({"version": stored.version, "object": document, "facts": facts}))
+        return
+    click.echo(f"# version {stored.version} of the schema, applied {day_and_clock(stored.applied_at)}")
+    for fact in facts:
+        click.echo(f"# {fact}")
+    click.echo(yaml.safe_dump(_without_none(document), sort_keys=False, allow_unicode=True), nl=False)
+
+
+def facts_of(one: Declaration, stored: StoredSchema) -> list[str]:
+    """Sentences on an object that follow from its fields and from the other objects."""
+    from wallaroo_spark.pipelines.declarations import PipelineDeclaration, StreamDeclaration
+
+    pipelines = [other for other in stored.objects.values() if isinstance(other, PipelineDeclaration)]
+    if isinstance(one, StreamDeclaration):
+        readers = [other.key.path for other in pipelines if other.input_key == one.key]
+        writers = [
+            f"{other.key.path} ({stage.name})"
+            for other in pipelines
+            for stage in other.stages
+            if one.key in other.stream_output_keys(stage)
+        ]
+        return [
+            f"read by the pipelines {', '.join(readers)}" if readers else "read by no pipeline",
+            f"written by the stages {', '.join(writers)}" if writers else "written by no stage",
+        ]
+    if not isinstance(one, PipelineDeclaration):
+        return []
+    stream = stored.objects.get(one.input_key)
+    partitions = stream.partitions if isinstance(stream, StreamDeclaration) else 0
+    required = [stage.name for stage in one.stages if one.output_required(stage)]
+    return [
+        f"at most {one.max_parallel * partitions:,} active instances: {one.max_parallel:,} for each of "
+        f"{count(partitions, 'partition')} of {one.input_key.path}",
+        f"runs in this order: {' → '.join(', '.join(tier) for tier in tiers(one.stages))}",
+        f"an ack needs an output from: {', '.join(required) or 'no stage'}",
+    ]
+
+
+def tiers(stages: Sequence[Any]) -> list[list[str]]:
+    """The names of stages by their distance from the entry of a pipeline; the stages have no cycle."""
+    done: set[str] = set()
+    found: list[list[str]] = []
+    while tier := [one.name for one in stages if one.name not in done and one.predecessors <= done]:
+        found.append(tier)
+        done |= set(tier)
+    return found
+
+
+def _stored(app: str, version: int) -> StoredSchema:
+    store = schema_store(existing(app))
+    return store.version(version) if version else store.newest()
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_none(inner) for name, inner in value.items() if inner is not None}
+    return [_without_none(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _columns() -> dict[str, dict[str, Callable[[Any], str]]]:
+    """The columns of each kind's table, beside its name."""
+    return {
+        "Stream": {
+            "partitions": lambda one: count(one.partitions),
+            "kept": lambda one: shown_seconds(one.ttl, "for ever"),
+        },
+        "Pipeline": {
+            "input": lambda one: one.input_key.path,
+            "triggers": lambda one: ", ".join(one.triggers) or "every record",
+            "stages": lambda one: count(len(one.stages)),
+            "max parallel": lambda one: count(one.max_parallel),
+        },
+        "Endpoint": {"input": lambda one: one.input, "output": lambda one: one.output},
+        "Schedule": {"target": lambda one: str(one.target_key), "times": lambda one: f"{one.cron} {one.time_zone}"},
+        "Token": {
+            "permissions": lambda one: count(len(one.permissions)),
+            "valid": lambda one: shown_seconds(one.ttl, "until revoked"),
+        },
+    }
+
+
+def _table(found: Sequence[Declaration]) -> Table:
+    from rich.table import Table
+
+    kinds = {one.kind for one in found}
+    columns = _columns().get(next(iter(kinds)), {}) if len(kinds) == 1 else {}
+    table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False, padding=(0, 1))
+    for title in ("kind", "name", *columns, "description"):
+        table.add_column(title, overflow="fold")
+    for one in found:
+        cells = [shown(one) for shown in columns.values()]
+        table.add_row(one.kind, one.key.path, *cells, one.description)
+    return table

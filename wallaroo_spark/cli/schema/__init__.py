@@ -1,1 +1,0 @@
-"""The verbs for the schema and the tokens of an application."""

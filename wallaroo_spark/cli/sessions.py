@@ -1,0 +1,250 @@
+"""The Spark sessions that the command line makes.
+
+The standard error of Spark's processes, without the lines that they print at each start.
+
+The Spark sessions that the command line makes: they listen on loopback, without Spark's UI, and print errors alone.
+
+Spark's UI has links that end jobs, and asks nobody for a token. So a session that is made here has no UI unless it is
+asked for, and then it is on loopback where Spark runs on this machine. A session that somebody else has made, and one
+under ``spark-submit``, keep their own settings.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import re
+import select
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from wallaroo_spark.errors import ConfigurationError
+
+NOISE = re.compile(
+    rb"WARNING: (Using incubator modules"
+    rb"|A (restricted|terminally deprecated) method|(java\.lang|sun\.misc)\.\S+ (has been|will be)"
+    rb"|Use --enable-native-access|Restricted methods will|Please consider reporting)"
+    rb"|Using Spark's default log4j profile"
+    rb"|(Starting )?Streaming TransformWithState\w* Python worker"
+)
+"""The beginnings of lines that Java and PySpark print at each start, for which they have no setting."""
+LAST_LINES_SECONDS = 1.0
+"""Longest time that the end of the program waits for lines that Java has written. A choice."""
+
+
+@contextlib.contextmanager
+def without_noise() -> Iterator[None]:
+    """Processes that are started in the block write to this standard error, without the lines of :data:`NOISE`."""
+    sys.stderr.flush()
+    read, write = os.pipe()
+    # This process itself writes to its own standard error again when the block has ended.
+    own = os.dup(2)
+    _Passing(read, own)
+    os.dup2(write, 2)
+    os.close(write)
+    try:
+        yield
+    finally:
+        os.dup2(own, 2)
+
+
+class _Passing:
+    """Passes on the lines of a pipe. It reads for as long as anybody writes: a full pipe would stop Java."""
+
+    def __init__(self, source: int, target: int) -> None:
+        self._source = source
+        self._target = target
+        self._lock = threading.Lock()
+        self._filter = NoiseFilter()
+        self._open = True
+        threading.Thread(target=self._run, name="standard error of Spark", daemon=True).start()
+        atexit.register(self._finish)
+
+    def _run(self) -> None:
+        while self._step(None):
+            pass
+
+    def _step(self, seconds: float | None) -> bool:
+        """Pass on what is there; False at the end, and when nothing comes within ``seconds``."""
+        if not select.select([self._source], [], [], seconds)[0]:
+            return False
+        with self._lock:
+            if not self._open or not select.select([self._source], [], [], 0)[0]:
+                return self._open
+            data = os.read(self._source, 1 << 16)
+            self._open = bool(data)
+            with contextlib.suppress(OSError):
+                os.write(self._target, self._filter.passed(data))
+            return self._open
+
+    def _finish(self) -> None:
+        """The last lines, which say why something has failed."""
+        until = time.monotonic() + LAST_LINES_SECONDS
+        while time.monotonic() < until and self._step(0.0):
+            pass
+
+
+class NoiseFilter:
+    """Cuts a stream of bytes into lines, and drops those of :data:`NOISE` and the empty line behind each."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._dropped = False
+
+    def passed(self, data: bytes) -> bytes:
+        """What is to be shown of the next bytes; none at the end of the stream: what is left of it."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if not data and self._rest:
+            lines, self._rest = [self._rest], b""
+        shown = []
+        for line in lines:
+            noise = NOISE.match(line) is not None
+            if not noise and (line.strip() or not self._dropped):
+                shown.append(line + b"\n")
+            self._dropped = noise
+        return b"".join(shown)
+
+
+LOOPBACK = "127.0.0.1"
+NO_UI = {"spark.ui.enabled": "false", "spark.ui.killEnabled": "false"}
+"""Settings of every session that is made here."""
+WITH_UI = {"spark.ui.enabled": "true"}
+"""What ``--ui`` gives: a UI whose pages cannot end jobs, on loopback where Spark runs on this machine."""
+QUIET = {"spark.ui.showConsoleProgress": "false"}
+"""Settings of every session, also under spark-submit: a long job, such as a worker, would be a bar for ever."""
+ON_LOOPBACK = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
+"""Settings of a session on this machine alone."""
+THIS_MACHINE = QUIET | NO_UI | ON_LOOPBACK
+"""Settings of a session on this machine alone, for programs that make it themselves."""
+LOG4J = Path(__file__).with_name("log4j2.properties")
+"""The file for Log4j: without it Java prints warnings before Python can change the level."""
+
+_JAVA_CLASS = re.compile(r"^: (?:[\w$]+\.)+[\w$]+: ")
+_LONGEST = 500
+
+
+def session_for(name: str, settings: Mapping[str, str], slots: int, *, quiet: bool = True) -> tuple[Any, bool]:
+    """A SparkSession with these Spark settings, and whether it was made here: an active one is used, and left running.
+
+    Under spark-submit the session has the settings of that command. Otherwise it runs in local mode, with at least
+    ``slots`` task slots. ``quiet`` leaves out the lines of :data:`NOISE` from the standard error of Spark's processes.
+    Raises :class:`ConfigurationError` when Spark does not start.
+    """
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        for key, value in settings.items():
+            active.conf.set(key, value)
+        return active, False
+    builder = SparkSession.builder.appName(name)
+    for key, value in {**defaults(settings, slots), **settings}.items():
+        builder = builder.config(key, value)
+    try:
+        with without_noise() if quiet else contextlib.nullcontext():
+            session = builder.getOrCreate()
+    except Exception as error:
+        if not is_sparks(error):
+            raise
+        raise ConfigurationError(
+            f"Spark did not start: {in_short(error)}; see Spark's own messages", code="spark-not-started"
+        ) from error
+    with contextlib.suppress(Exception):
+        # Spark Connect has no context, and logs elsewhere.
+        session.sparkContext.setLogLevel("ERROR")
+    return session, True
+
+
+def defaults(settings: Mapping[str, str], slots: int) -> dict[str, str]:
+    """The settings of a session beside the given ones. For Spark on this machine it also sets environment variables."""
+    environment = os.environ
+    if "PYSPARK_GATEWAY_PORT" in environment or "SPARK_REMOTE" in environment or "spark.remote" in settings:
+        return dict(QUIET)
+    if "MASTER" in environment or not settings.get("spark.master", "local").startswith("local"):
+        return QUIET | NO_UI | _own_log(settings)
+    # Spark's default is the first python3 on the PATH, which may lack this package.
+    environment.setdefault("PYSPARK_PYTHON", sys.executable)
+    # Where a UI is asked for, it binds this address.
+    environment.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+    master = {"spark.master": f"local[{max(slots, os.cpu_count() or 1)}]"}
+    return THIS_MACHINE | master | _own_log(settings)
+
+
+def log_to(file: Path) -> dict[str, str]:
+    """The setting that makes Java use a file of settings for Log4j."""
+    return {"spark.driver.extraJavaOptions": f'-Dlog4j2.configurationFile="{file.as_uri()}"'}
+
+
+def ui_address(session: Any) -> str:
+    """The address of Spark's UI; empty: there is none."""
+    try:
+        return str(session.sparkContext.uiWebUrl or "")
+    except Exception:
+        # Spark Connect has no context.
+        return ""
+
+
+def _own_log(settings: Mapping[str, str]) -> dict[str, str]:
+    """Settings for Log4j, unless somebody has configured this Spark."""
+    theirs = "SPARK_HOME" in os.environ or "SPARK_CONF_DIR" in os.environ
+    return {} if theirs or "spark.driver.extraJavaOptions" in settings else log_to(LOG4J)
+
+
+ui_option = click.option(
+    "--ui",
+    is_flag=True,
+    help="Start Spark's UI, without links that end jobs: on loopback where Spark runs on this machine, else on every "
+    "interface of the driver.",
+)
+"""The flag for Spark's UI."""
+
+
+def is_sparks(error: Exception) -> bool:
+    """Whether Spark raised this error; PySpark has no class of its own for some errors of Java."""
+    from pyspark.errors import PySparkException
+
+    return isinstance(error, PySparkException) or type(error).__name__ == "Py4JJavaError"
+
+
+def in_short(error: Exception) -> str:
+    """The first line of an error of Spark that says something."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
+        lines = [_JAVA_CLASS.sub("", lines[1])]
+    text = lines[0] if lines else type(error).__name__
+    return text[:_LONGEST].rstrip(".;")
+
+
+@contextlib.contextmanager
+def standard_error_to(path: str | Path) -> Iterator[None]:
+    """Redirect the standard error of this process and of those that it starts to a file; empty: do nothing."""
+    if not path:
+        yield
+        return
+    sys.stderr.flush()
+    saved = os.dup(2)
+    try:
+        with Path(path).open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+
+
+@contextlib.contextmanager
+def ended_with(session: Any, ours: bool) -> Iterator[None]:
+    """At the end of the block, stop a session that was made here."""
+    try:
+        yield
+    finally:
+        if ours:
+            with contextlib.suppress(Exception):
+                session.stop()

@@ -1,0 +1,98 @@
+"""``wallaroo-spark files``: the pages, configurations, dashboards and examples that come with the package."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+import wallaroo_spark
+from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.texts import count
+
+FOLDERS = ("conf", "docs", "examples", "jobs")
+"""Folders whose files come with the package, beside README.md; ``pyproject.toml`` puts them into the wheel."""
+README = "README.md"
+LEFT_OUT = ("docs/images/", "docs/performance/")
+"""Folders of pictures and figures, which the wheel does not have."""
+
+
+def home() -> Path:
+    """Where the files are: in the installed package, or in the repository that it is run from."""
+    package = Path(wallaroo_spark.__file__).resolve().parent
+    return package / "share" if (package / "share").is_dir() else package.parent
+
+
+def names() -> list[str]:
+    """The names of all files, as errors and pages cite them."""
+    return sorted(_names(home()))
+
+
+def _names(folder: Path) -> Iterator[str]:
+    if (folder / README).is_file():
+        yield README
+    for path in (path for name in FOLDERS for path in (folder / name).rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.is_file() and not name.startswith(LEFT_OUT) and "__pycache__" not in name:
+            yield name
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  wallaroo-spark files
+  wallaroo-spark files docs/sinks.md | less
+  wallaroo-spark files examples/shop conf/grafana --to .""",
+)
+@click.argument("wanted", nargs=-1, metavar="[NAME]...")
+@click.option(
+    "--to", "target", type=click.Path(file_okay=False, path_type=Path), help="Copy the files below this folder."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the names of the files as one line of JSON.")
+def files(wanted: tuple[str, ...], target: Path | None, as_json: bool) -> None:
+    """Show the files that come with the package and that its errors and pages name.
+
+    Without NAME they are listed. NAME is a file or a folder: files are printed, or copied with --to, which keeps
+    files that are there already.
+    """
+    known = names()
+    found = {name: [one for one in known if one == name or one.startswith(f"{name}/")] for name in map(_plain, wanted)}
+    unknown = next((name for name, matching in found.items() if not matching), None)
+    if unknown is not None:
+        raise ConfigurationError(
+            f"no file {unknown} comes with the package; wallaroo-spark files lists them", code="file-unknown"
+        )
+    chosen = [one for matching in found.values() for one in matching] if wanted else known
+    if target is not None:
+        copied = _copy(chosen, target)
+        said = f"Copied {count(len(copied), 'file')} to {target}."
+        click.echo(json.dumps({"copied": copied}) if as_json else said)
+    elif as_json:
+        click.echo(json.dumps({"files": chosen}))
+    elif wanted:
+        for name in chosen:
+            click.echo((home() / name).read_text(encoding="utf-8", errors="replace"), nl=False)
+    else:
+        click.echo("\n".join(known))
+
+
+def _plain(name: str) -> str:
+    """The name without the section that an error names."""
+    return name.partition("#")[0].rstrip("/").removeprefix("./")
+
+
+def _copy(chosen: list[str], target: Path) -> list[str]:
+    """Copy files that are not there yet; returns their names."""
+    copied = []
+    for name in chosen:
+        path = target / name
+        if path.exists():
+            click.echo(f"{path} is there already, and is kept.", err=True)
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(home() / name, path)
+        copied.append(name)
+    return copied

@@ -1,1 +1,0 @@
-"""Events and payloads as programs have them."""

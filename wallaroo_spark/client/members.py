@@ -1,0 +1,631 @@
+"""Members of groups and of stages: their connections and their deliveries.
+
+The connection of a member: of a group (``Subscribe``) or of a stage (``Work``), from its join to its end.
+
+Deliveries as programs have them: their events or inputs, their ack or nack, and their transaction.
+
+A member that joins again, with another gateway too, whenever its connection is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+import grpc
+
+from wallaroo_spark.api import pipelines_pb2 as pb
+from wallaroo_spark.client.arguments import events_of, milliseconds_of, partition_of_call, path_of
+from wallaroo_spark.client.events import Event, decode_value, encode_value
+from wallaroo_spark.client.gateways import Attempts, GatewayConnection, Gateways
+from wallaroo_spark.client.refusals import is_cancelled_itself, may_try_again, refusal, within_limit
+from wallaroo_spark.client.settings import ClientSettings
+from wallaroo_spark.errors import (
+    ArgumentTypeError,
+    LocalProtocolError,
+    PipelineError,
+    RegistryError,
+    TransportError,
+    WallarooError,
+    bounded_reason,
+    one_line,
+    shown_error,
+)
+
+log = one_line(logging.getLogger("wallaroo_spark.client"))
+
+Message = Any
+"""A ``SubscriberMessage`` or a ``WorkerMessage``; both have the same fields but their joins."""
+
+
+class DeliveryAnswers:
+    """The state of one delivery of a channel: the answers that its program waits for."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        """Number of the delivery in its channel."""
+        loop = asyncio.get_running_loop()
+        self.settled: asyncio.Future[Any] = loop.create_future()
+        """The answer to the ack or nack."""
+        self.states: dict[int, asyncio.Future[None]] = {}
+        """The answers to statements, by place; place -1 is the begin."""
+        self.statements = 0
+        """Number of statements so far."""
+        self.acked = False
+        """Whether the program has acked or nacked it."""
+        self.over = ""
+        """Why the delivery has ended without the program's doing; empty: it has not."""
+        self.owed = False
+        """Whether the delivery was taken away, and the gateway is to be told when the program has ended with it."""
+
+    def state(self, place: int) -> asyncio.Future[None]:
+        """The answer to a statement."""
+        if place not in self.states:
+            self.states[place] = asyncio.get_running_loop().create_future()
+        return self.states[place]
+
+    def end(self, error: Exception, reason: str) -> None:
+        """The delivery has ended; all that waits for an answer gets the error."""
+        self.over = self.over or reason
+        for future in (self.settled, *self.states.values()):
+            if not future.done():
+                future.set_exception(error)
+                # Retrieved here, because nobody may wait for it.
+                future.exception()
+
+
+class MembershipChannel:
+    """One call of ``Subscribe`` or ``Work``. ``message`` is the class of its messages, ``name`` is for the
+    log, and ``joined`` is called when the member is taken in."""
+
+    def __init__(self, call: Any, message: type[Message], name: str, joined: Callable[[], None]) -> None:
+        self._joined = joined
+        self._call = call
+        self._message = message
+        self._name = name
+        self._writing = asyncio.Lock()
+        self._open: dict[int, DeliveryAnswers] = {}
+        self._begun: dict[int, Any] = {}
+        self.member = ""
+        """Name of the member; empty before it was taken in."""
+        self.ended = False
+        """Whether the call has ended."""
+
+    async def deliveries(self, join: Any) -> AsyncIterator[Any]:
+        """Join, and yield the messages of deliveries until the gateway ends the call.
+
+        Raises ``grpc.aio.AioRpcError`` with the reason of the end.
+        """
+        try:
+            await self.send(join=join)
+            while (event := await self._call.read()) is not grpc.aio.EOF:
+                kind = event.WhichOneof("event")
+                if kind == "delivery":
+                    if (whole := self._whole(event.delivery)) is not None:
+                        self._open[whole.delivery] = DeliveryAnswers(whole.delivery)
+                        yield whole
+                elif kind is not None:
+                    self._take(kind, getattr(event, kind))
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End the call; the deliveries that are open are given to another member."""
+        self.ended = True
+        self._call.cancel()
+        lost = TransportError(
+            f"{self._name}: the connection was lost before the answer came, so the delivery may come again; ids of "
+            "events, or a transaction, make its effects happen once",
+            code="delivery-lost",
+        )
+        for delivery in self._open.values():
+            delivery.end(lost, "the connection was lost")
+        self._open.clear()
+
+    def find(self, number: int) -> DeliveryAnswers:
+        """The state of a delivery that was yielded last under this number."""
+        return self._open[number]
+
+    async def send(self, **message: Any) -> None:
+        """Send a message. Raises ``grpc.aio.AioRpcError`` or :class:`TransportError` when the call has ended."""
+        async with self._writing:
+            try:
+                await self._call.write(self._message(**message))
+            except (asyncio.InvalidStateError, asyncio.CancelledError) as error:
+                if isinstance(error, asyncio.CancelledError) and is_cancelled_itself():
+                    raise
+                raise TransportError(
+                    f"{self._name}: the connection was lost, so the delivery comes again", code="delivery-lost"
+                ) from None
+
+    def _whole(self, message: Any) -> Any:
+        """The delivery whose last message this is; None while more are to come. Only groups have such deliveries."""
+        begun = self._begun.pop(message.delivery, None)
+        if begun is not None:
+            begun.events.extend(message.events)
+        if getattr(message, "more", False):
+            self._begun[message.delivery] = begun or message
+            return None
+        return begun or message
+
+    def _take(self, kind: str, event: Any) -> None:
+        if kind == "joined":
+            self.member = event.member
+            self._joined()
+            log.info("%s: joined as %s", self._name, event.member)
+            return
+        delivery = self._open.get(event.delivery)
+        if kind == "warning":
+            log.warning("%s: delivery %d: %s", self._name, event.delivery, event.text)
+        elif delivery is None:
+            log.debug("%s: %s of the unknown delivery %d", self._name, kind, event.delivery)
+        elif kind == "settled":
+            del self._open[event.delivery]
+            if not delivery.settled.done():
+                delivery.settled.set_result(event)
+        elif kind == "withdrawn":
+            del self._open[event.delivery]
+            log.warning("%s: delivery %d was withdrawn: %s", self._name, event.delivery, event.reason)
+            delivery.owed = event.taken_away
+            delivery.end(
+                PipelineError(
+                    f"{self._name}: the delivery was withdrawn: {event.reason}; its ack has no effect",
+                    code="delivery-ended",
+                ),
+                f"it was withdrawn: {event.reason}",
+            )
+        elif kind == "statement":
+            self._statement(delivery, event)
+
+    def _statement(self, delivery: DeliveryAnswers, event: Any) -> None:
+        answer = delivery.state(event.place)
+        state = type(event).State.Name(event.state)
+        if answer.done():
+            return
+        if state == "REJECTED":
+            answer.set_exception(
+                PipelineError(
+                    f"{self._name}: statement {event.place} of the transaction was rejected: {event.reason}; nothing "
+                    "of the transaction is written, and the delivery counts as nacked",
+                    code="statement-rejected",
+                )
+            )
+            answer.exception()
+        elif state in ("APPLIED", "COMMITTED"):
+            answer.set_result(None)
+
+
+def check_open(delivery: DeliveryAnswers, action: str) -> None:
+    """Raise :class:`LocalProtocolError` for an action on a delivery that has ended."""
+    if delivery.acked or delivery.over:
+        why = delivery.over or "it was acked or nacked already"
+        raise LocalProtocolError(f"{action}: the delivery has ended: {why}", code="delivery-ended")
+
+
+ENDED = ("delivery-lost", "delivery-ended", "delivery-not-open")
+"""The codes of deliveries that have ended without their ack, and come again."""
+
+
+@dataclass(frozen=True)
+class EventPlace:
+    """Where an event was written."""
+
+    partition: int
+    """Number of the partition, from 0."""
+    offset: int
+    """Offset in the partition, from 1."""
+
+
+@dataclass(frozen=True)
+class WrittenEvents:
+    """Where the events of one statement of a transaction were written."""
+
+    stream: str
+    places: tuple[EventPlace, ...]
+    """A place for each event, in their order; offset 0 for one that was not written."""
+    reason: str = ""
+    """Why events were not written: their stream was deleted before the commit reached it. Empty: all were."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """The output of a stage, with the events of its stream outputs."""
+
+    data: Any = None
+    """The output: bytes, a str or a JSON value. None: the stage has no output."""
+    streams: Mapping[str, Any] = field(default_factory=dict)
+    """The events of each stream output: an :class:`Event` or a sequence of them, by the stream's name."""
+    content_type: str = ""
+    """Content type of the output; empty: the one of the type in which ``data`` is given."""
+
+
+def places_of(places: Any) -> tuple[EventPlace, ...]:
+    """The places of a message."""
+    return tuple(EventPlace(place.partition, place.offset) for place in places)
+
+
+class DeliveryBase:
+    """The part that deliveries of groups and of stages have in common.
+
+    As a context manager it acks at the end of the block, and nacks when the block raises, unless the block did either.
+    """
+
+    def __init__(self, channel: MembershipChannel, delivery: DeliveryAnswers, source: str, name: str) -> None:
+        self._channel = channel
+        self._delivery = delivery
+        self._source = source
+        self._name = name
+
+    @property
+    def over(self) -> bool:
+        """Whether it was acked, nacked or withdrawn, or the connection was lost."""
+        return self._delivery.acked or bool(self._delivery.over)
+
+    async def nack(self, delay: float | timedelta = 0, reason: str = "") -> None:
+        """Give it back: it is delivered again, after ``delay`` seconds at the earliest. ``reason`` is shown in the
+        log of the gateway, in the history of an instance, and in a dead letter.
+
+        Raises :class:`LocalProtocolError` for a delivery that has ended, :class:`TransportError` when the connection is
+        lost.
+        """
+        milliseconds = milliseconds_of(delay, "delay")
+        message = pb.Nack(delivery=self._delivery.number, delay=milliseconds, reason=bounded_reason(str(reason)))
+        await self._settle("nack", nack=message)
+
+    async def extend(self) -> None:
+        """The program works on it: its time (``deliveryTimeout``) begins anew, when the next batch is committed.
+
+        Raises as :meth:`nack`. Without this the delivery is taken away once its time is over, and comes to another
+        member.
+        """
+        check_open(self._delivery, f"{self._name}: extend")
+        await self._send("extend", extend=pb.Extend(delivery=self._delivery.number))
+
+    def extend_in_thread(self) -> None:
+        """As :meth:`extend`, for a function that runs in a thread."""
+        asyncio.run_coroutine_threadsafe(self.extend(), self._delivery.settled.get_loop()).result()
+
+    async def begin(self) -> ClientTransaction:
+        """Begin a transaction, whose events are written with the ack of this delivery, or not at all.
+
+        Raises as :meth:`nack`, and :class:`PipelineError` when it is refused.
+        """
+        check_open(self._delivery, f"{self._name}: begin")
+        answer = self._delivery.state(-1)
+        await self._send("begin", begin=pb.Begin(delivery=self._delivery.number))
+        await answer
+        return ClientTransaction(self)
+
+    def transaction(self) -> TransactionBlock:
+        """A transaction as a context manager: the end of the block acks the delivery, an error in it nacks it."""
+        return TransactionBlock(self)
+
+    async def _acked(self, **more: Any) -> tuple[WrittenEvents, ...]:
+        message = pb.Ack(delivery=self._delivery.number, **more)
+        answer = await self._settle("ack", ack=message)
+        if answer.problem.text or answer.problem.code:
+            raise PipelineError(
+                f"{self._name}: the ack was refused: {answer.problem.text}; the delivery counts as nacked",
+                code=answer.problem.code or "delivery-refused",
+            )
+        for place, one in enumerate(answer.written):
+            if one.reason:
+                log.warning(
+                    "%s: events of the committed statement %d were not written: %s", self._name, place, one.reason
+                )
+        return tuple(WrittenEvents(one.stream, places_of(one.places), one.reason) for one in answer.written)
+
+    async def _release(self) -> None:
+        """The program has ended with a delivery that was taken away: its place is free again."""
+        if self._delivery.owed:
+            self._delivery.owed = False
+            with contextlib.suppress(WallarooError):
+                await self._send("nack", nack=pb.Nack(delivery=self._delivery.number))
+
+    async def _settle(self, action: str, **message: Any) -> Any:
+        await self._release()
+        check_open(self._delivery, f"{self._name}: {action}")
+        self._delivery.acked = True
+        await self._send(action, **message)
+        return await asyncio.shield(self._delivery.settled)
+
+    async def _state_events(self, stream: str, events: tuple[Event, ...], partition: int | None) -> None:
+        check_open(self._delivery, f"{self._name}: publish in the transaction")
+        statement = within_limit(
+            pb.Statement(delivery=self._delivery.number, events=stream_events(stream, events, partition, self._source)),
+            f"{self._name}: publish in the transaction",
+        )
+        answer = self._delivery.state(self._delivery.statements)
+        self._delivery.statements += 1
+        await self._send("statement", statement=statement)
+        await answer
+
+    async def _send(self, action: str, **message: Any) -> None:
+        try:
+            await self._channel.send(**message)
+        except grpc.aio.AioRpcError as error:
+            self._channel.close()
+            raise TransportError(
+                f"{refusal(error, f'{self._name}: {action}').message}; the delivery comes again", code="delivery-lost"
+            ) from error
+
+    async def _default_ack(self) -> Any:
+        return await self._acked()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.over:
+            await self._release()
+            return
+        try:
+            if error is None:
+                await self._default_ack()
+            else:
+                await self.nack(reason=shown_error(error))
+        except WallarooError as ended:
+            # The error of the block is not hidden by that of its nack. Otherwise a delivery that was lost or withdrawn
+            # comes again, so the loop of the program goes on.
+            if error is None and ended.code not in ENDED:
+                raise
+            log.warning("%s", ended)
+
+
+class StreamDelivery(DeliveryBase):
+    """Events of one partition of a stream, for a member of a group."""
+
+    def __init__(self, channel: MembershipChannel, message: pb.GroupDelivery, source: str, name: str) -> None:
+        super().__init__(channel, channel.find(message.delivery), source, name)
+        self.timeout = message.timeout / 1000
+        """Seconds within which it is to be acked, nacked or extended; 0 for no limit."""
+        self.partition = message.partition
+        """Number of the partition."""
+        self.first = message.first
+        """Offset of the first event; those of the others follow without a hole."""
+        self.missed = message.missed
+        """Number of events that retention removed before the group had them, since its last delivery."""
+        self.events = tuple(Event.from_message(event) for event in message.events)
+        """The events, in the order of their offsets."""
+
+    def __repr__(self) -> str:
+        last = self.first + len(self.events) - 1
+        return f"<StreamDelivery of {self._name}, partition {self.partition}, offsets {self.first} to {last}>"
+
+    async def ack(self) -> tuple[WrittenEvents, ...]:
+        """The events are done. Returns when that is committed, with the places of the transaction's events.
+
+        Raises as :meth:`nack`, and :class:`PipelineError` when the ack is refused.
+        """
+        return await self._acked()
+
+
+class StageWork(DeliveryBase):
+    """One stage of one instance, for a program that works on the stage."""
+
+    def __init__(
+        self, channel: MembershipChannel, message: pb.StageDelivery, source: str, pipeline: str, stage: str
+    ) -> None:
+        super().__init__(channel, channel.find(message.delivery), source, f"stage {stage} of {pipeline}")
+        self.timeout = message.timeout / 1000
+        """Seconds within which it is to be acked, nacked or extended; 0 for no limit."""
+        self.pipeline = pipeline
+        """Name of the pipeline."""
+        self.stage = stage
+        """Name of the stage."""
+        self.instance = message.instance
+        """Number of the instance: the offset of the event that began it."""
+        self.partition = message.partition
+        """Partition of the pipeline's input stream, in which the instance is."""
+        self.birth = message.birth
+        """Version of the schema with which the pipeline was declared first. It is another one, and instances have the
+        same numbers again, after the pipeline was deleted and declared anew."""
+        self.root_event = Event.from_message(message.root_event) if message.HasField("root_event") else None
+        """The event that began the instance, where the stage is given it."""
+        self.outputs = {name: decode_value(one.data, one.content_type) for name, one in message.outputs.items()}
+        """The outputs of the stages that it depends on, decoded by their content types."""
+        self.payloads = {name: (one.data, one.content_type) for name, one in message.outputs.items()}
+        """The same outputs as bytes, with their content types."""
+
+    def __repr__(self) -> str:
+        return f"<StageWork of {self._name}, instance {self.instance} of partition {self.partition}>"
+
+    async def ack(self, output: Any = None) -> tuple[WrittenEvents, ...]:
+        """The stage is done, with this output: bytes, a str, a JSON value, an :class:`Output`, or None for none.
+
+        Returns when that is committed. Raises as :meth:`nack`, and :class:`PipelineError` when the ack is refused.
+        """
+        return await self._acked(**self.checked(output))
+
+    def checked(self, output: Any) -> dict[str, Any]:
+        """The fields of the ack for an output.
+
+        Raises :class:`ArgumentTypeError` and :class:`ArgumentValueError` for one that cannot be sent.
+        """
+        given = output if isinstance(output, Output) else Output(output)
+        found: dict[str, Any] = {
+            "stream_outputs": [
+                stream_events(stream, _events(stream, events), None, self._source)
+                for stream, events in given.streams.items()
+            ]
+        }
+        if given.data is not None:
+            data, content_type = encode_value(given.data, "an output")
+            found["output"] = pb.Payload(data=data, content_type=given.content_type or content_type)
+        within_limit(pb.Ack(delivery=self._delivery.number, **found), f"{self._name}: ack")
+        return found
+
+
+def stream_events(stream: str, events: tuple[Event, ...], partition: int | None, source: str) -> pb.StreamEvents:
+    """The message of events for a stream."""
+    return pb.StreamEvents(stream=stream, events=[event.to_message(source) for event in events], partition=partition)
+
+
+def _events(stream: str, events: Any) -> tuple[Event, ...]:
+    if isinstance(events, Event):
+        return (events,)
+    if isinstance(events, list | tuple):
+        return events_of(events) if events else ()
+    raise ArgumentTypeError(
+        f"the events of stream output {stream} are an Event or a list of them, and these are {type(events).__name__}",
+        code="argument-type",
+        argument="streams",
+    )
+
+
+class ClientTransaction:
+    """A transaction within a delivery; its ack commits it, a nack or a lost connection rejects it."""
+
+    def __init__(self, delivery: DeliveryBase) -> None:
+        self._of = delivery
+        self.written: tuple[WrittenEvents, ...] = ()
+        """Where the events were written, by statement; known behind the block of :meth:`DeliveryBase.transaction`."""
+
+    async def publish(self, stream: str, *events: Event, partition: int | None = None) -> None:
+        """Add events for a stream. Returns when the statement is applied: it can be committed.
+
+        Raises :class:`PipelineError` when it is rejected, with which the whole transaction is, and as
+        :meth:`DeliveryBase.nack`.
+        """
+        await self._of._state_events(path_of(stream, "stream"), events_of(events), partition_of_call(partition))
+
+
+class TransactionBlock:
+    """The context manager of a transaction."""
+
+    def __init__(self, delivery: DeliveryBase) -> None:
+        self._delivery = delivery
+        self._transaction: ClientTransaction | None = None
+
+    async def __aenter__(self) -> ClientTransaction:
+        self._transaction = await self._delivery.begin()
+        return self._transaction
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._transaction is not None
+        if error is None and not self._delivery._delivery.acked:
+            # Raises when the delivery was withdrawn within the block: nothing of the transaction is written then.
+            self._transaction.written = await self._delivery._default_ack()
+        else:
+            await self._delivery.__aexit__(kind, error, trace)
+
+
+D = TypeVar("D", bound=DeliveryBase)
+
+
+class Membership(Generic[D]):
+    """An asynchronous iterator of deliveries. It joins at the first one, and leaves at :meth:`close`.
+
+    ``open_call`` makes the call, ``join`` is the first message, ``message`` the class of the messages, ``make`` makes
+    the delivery of a program. Iterating raises the error of a request that is refused for good, and goes on for ever
+    otherwise: without a gateway it waits for one.
+    """
+
+    def __init__(
+        self,
+        gateways: Gateways,
+        settings: ClientSettings,
+        name: str,
+        open_call: Callable[[GatewayConnection], Any],
+        message: type[Any],
+        join: Any,
+        make: Callable[[MembershipChannel, Any], D],
+    ) -> None:
+        self._gateways = gateways
+        self._attempts = Attempts(settings, for_ever=True)
+        self._name = name
+        self._open_call = open_call
+        self._message = message
+        self._join = join
+        self._make = make
+        self._queue: asyncio.Queue[D | Exception | None] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+        self.joined = asyncio.Event()
+        """Whether the member is taken in by every partition; it is cleared while there is no connection."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether the member has left, or was refused."""
+        return self._closed
+
+    def start(self) -> None:
+        """Join, without waiting for it. Iterating does so, too."""
+        if self._task is None and not self._closed:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> D:
+        self.start()
+        while True:
+            if self._closed and self._queue.empty():
+                raise StopAsyncIteration
+            found = await self._queue.get()
+            if found is None:
+                raise StopAsyncIteration
+            if isinstance(found, Exception):
+                self._closed = True
+                raise found
+            # A delivery whose connection is lost already comes again.
+            if not found.over:
+                return found
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Leave; deliveries that are open are given to another member. May be called again."""
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([self._task])
+        self._queue.put_nowait(None)
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                failure = await self._once()
+                self.joined.clear()
+                delay = self._attempts.next_delay() or 0.0
+                log.warning("%s: joining again in %.1f s: %s", self._name, delay, failure)
+                await asyncio.sleep(delay)
+        except Exception as error:
+            self._queue.put_nowait(error)
+
+    async def _once(self) -> str:
+        """One connection, until it is lost; the reason. Raises when joining again cannot help."""
+        try:
+            async with self._gateways.using(self._name) as gateway:
+                channel = MembershipChannel(self._open_call(gateway), self._message, self._name, self._has_joined)
+                async for message in channel.deliveries(self._join):
+                    self._queue.put_nowait(self._make(channel, message))
+                return f"{gateway.address} has ended the connection"
+        except grpc.aio.AioRpcError as error:
+            if not may_try_again(error) and error.code() is not grpc.StatusCode.CANCELLED:
+                raise refusal(error, self._name) from error
+            return refusal(error, self._name).message
+        except (TransportError, RegistryError) as error:
+            return error.message
+
+    def _has_joined(self) -> None:
+        self._attempts.succeeded()
+        self.joined.set()

@@ -1,1 +1,0 @@
-"""Members of groups and of stages: their connections and their deliveries."""

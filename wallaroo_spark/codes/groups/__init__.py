@@ -1,1 +1,0 @@
-"""The explanations, one file for each group of codes."""

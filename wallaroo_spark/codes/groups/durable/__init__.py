@@ -1,1 +1,0 @@
-"""Codes of the engine of durable streams, a file for each part."""

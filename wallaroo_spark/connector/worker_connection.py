@@ -1,0 +1,358 @@
+"""A session with a worker: the connection, the addresses to try, and the task that keeps a session alive.
+
+A connection to a worker with the session on it: frames are written together and read one by one.
+
+The order and the times in which a connector tries the workers' addresses. Pure: clock and random numbers are
+arguments.
+
+Source: ``docs/protocol.md#when-to-try-again``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+
+from wallaroo_spark.connector.backoff import Backoff
+from wallaroo_spark.errors import RemoteProtocolError, TransportError, one_line
+from wallaroo_spark.protocol import ConnectorSession, EncodedRun, EosMessage, Fault, Frame, Notify
+from wallaroo_spark.transport import ByteStream
+
+_log = one_line(logging.getLogger("wallaroo_spark.connector"))
+
+COLLECTED_BYTES = 64 * 1024
+"""Bytes of frames that are collected for the next write; a sender waits while there are more.
+
+Measured with messages of 100 bytes in bulk (draft-be), processor time a message: 8 KiB 2.0 µs, 32 KiB 1.0, 64 KiB 0.8,
+256 KiB 0.6. More bytes would be faster in bulk, but other streams would wait longer for their turn.
+"""
+
+FLUSH_SECONDS = 5.0
+"""Limit in seconds of the wait in :meth:`close` until collected frames are written. A choice."""
+
+
+class WorkerConnection:
+    """A :class:`ConnectorSession` and the byte stream that carries it.
+
+    Frames are collected and written once per turn of the event loop, so that small messages cost no system call each.
+    ``on_written`` is called after every such write.
+    """
+
+    def __init__(self, stream: ByteStream, session: ConnectorSession, on_written: Callable[[], None]) -> None:
+        self._session = session
+        self._unrecorded: tuple[Callable[[], EncodedRun | None], Callable[[EncodedRun], None]] | None = None
+        self.peer = stream.peer
+        """The worker's address as ``host:port``."""
+        self.progressed = False
+        """Whether the worker has acknowledged anything in this session; set by the user of the connection."""
+        self._stream = stream
+        self._on_written = on_written
+        self._frames: list[bytes] = []
+        self._pending = 0
+        self._written = asyncio.Event()
+        self._written.set()
+        self._dirty = asyncio.Event()
+        self._debug = _log.isEnabledFor(logging.DEBUG)
+        self._writer = asyncio.get_running_loop().create_task(self._write())
+
+    @property
+    def session(self) -> ConnectorSession:
+        """The session; it has recorded every message that was sent."""
+        self.record()
+        return self._session
+
+    @property
+    def full(self) -> bool:
+        """Whether a sender must wait until collected frames are written."""
+        self.record()
+        return self._pending >= COLLECTED_BYTES
+
+    @property
+    def room(self) -> int:
+        """Bytes of frames that may be sent before the connection is full."""
+        self.record()
+        return COLLECTED_BYTES - self._pending
+
+    @property
+    def idle(self) -> bool:
+        """Whether every frame was passed to the byte stream."""
+        self.record()
+        return self._pending == 0
+
+    def send_hello(self, version: str, cookie: str, program: str, instance: str) -> None:
+        """Send HELLO."""
+        data = self.session.hello(version=version, cookie=cookie.encode(), program=program, instance=instance)
+        self._say("HELLO %s as %r, version %r", program, instance, version)
+        self._send(data)
+
+    def send_notify(self, stream_id: int, name: str, ref: int) -> None:
+        """Send NOTIFY."""
+        data = self.session.notify(stream_id, name, ref)
+        self._say("%r", Notify(stream_id, name, ref))
+        self._send(data)
+
+    def send_messages(self, run: EncodedRun) -> None:
+        """Send a run of MESSAGEs. If it raises :class:`LocalProtocolError`, none of them was sent."""
+        data = self.session.messages(run)
+        if self._debug:
+            self._say("%r", run if run.count > 1 else run.revision.decode(data[4], data[5:]))
+        self._send(data)
+
+    def collect(self, close: Callable[[], EncodedRun | None], recorded: Callable[[EncodedRun], None]) -> None:
+        """Send the messages of an open run behind the frames that were just sent, at the next write or :meth:`record`.
+
+        ``close`` ends the run and returns its messages, ``recorded`` is told that they were sent.
+        """
+        assert self._frames, "an open run follows frames that wait for a write"
+        self._unrecorded = close, recorded
+
+    def record(self) -> None:
+        """Close the open run, if there is one, and send its messages."""
+        if self._unrecorded is None:
+            return
+        (close, recorded), self._unrecorded = self._unrecorded, None
+        run = close()
+        if run is not None:
+            self.send_messages(run)
+            recorded(run)
+
+    def send_end(self, stream_id: int, last_id: int, *, ephemeral: bool) -> None:
+        """Close a stream as the revision does: by a frame, or by a MESSAGE with the EOS flag."""
+        data = self.session.end_of_stream(stream_id, last_id, ephemeral=ephemeral)
+        self._say("%r", EosMessage(stream_id, last_id))
+        self._send(data)
+
+    async def next(self) -> Frame:
+        """The worker's next frame.
+
+        Raises :class:`TransportError` when the connection has ended for any reason, and :class:`RemoteProtocolError`
+        when the worker violates the protocol; then an ERROR was sent to it.
+        """
+        while True:
+            frame = self._next_frame()
+            if frame is not None:
+                self._say("%r", frame, sign="<")
+                return frame
+            data = await self._stream.read()
+            if not data:
+                self._ended()
+            self.session.receive(data)
+
+    async def close(self, reason: str = "") -> None:
+        """Send the collected frames, then an ERROR if there is a ``reason``, and close the connection in order."""
+        if reason:
+            data = self.session.error(reason)
+            if data is not None:
+                self._say("ERROR %s", reason)
+                self._send(data)
+        if not self._writer.done():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FLUSH_SECONDS):
+                    await self._written.wait()
+        self._writer.cancel()
+        await asyncio.wait([self._writer])
+        # A reset by the peer during the close ends only this session.
+        with contextlib.suppress(OSError):
+            await self._stream.close()
+
+    def _next_frame(self) -> Frame | None:
+        try:
+            return self.session.next_event()
+        except RemoteProtocolError as error:
+            data = self.session.fail(error.message)
+            if data is not None:
+                self._say("ERROR %s", error.message)
+                self._send(data)
+            raise
+
+    def _ended(self) -> None:
+        try:
+            self.session.receive_end()
+        except RemoteProtocolError as error:
+            if error.fields.get("fault") is not Fault.TRUNCATED_FRAME:
+                raise
+        raise TransportError(
+            f"the worker at {self.peer} closed the connection",
+            code="connection-lost",
+            address=self.peer,
+            reason="closed",
+        )
+
+    def _send(self, data: bytes) -> None:
+        self._frames.append(data)
+        self._pending += len(data)
+        if len(self._frames) == 1:
+            self._dirty.set()
+            self._written.clear()
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                await self._dirty.wait()
+                self._dirty.clear()
+                self.record()
+                data, self._frames = b"".join(self._frames), []
+                self._stream.write(data)
+                await self._stream.drain()
+                self._pending -= len(data)
+                if not self._frames:
+                    self._written.set()
+                self._on_written()
+        except TransportError:
+            # The reader meets the same error and raises it.
+            self._written.set()
+
+    def _say(self, text: str, *values: object, sign: str = ">") -> None:
+        if self._debug:
+            _log.debug(f"{sign} {self.peer} {text}", *values)
+
+
+Address = tuple[str, int]
+
+REDIRECTS_IN_A_ROW = 5
+"""Redirections that are followed without delay; another one without progress counts as a failed attempt.
+
+A choice: enough for the moves of one instance, and a bound for workers that redirect to each other.
+"""
+
+
+BEHIND_SECONDS = 15.0
+"""Seconds for which a connector reconnects to workers that request acknowledged messages again.
+
+A worker that the driver could not reach does not know the last commits yet. The driver notifies it again every half
+second, and one of its calls ends after 10 seconds at the latest; this is longer.
+"""
+
+
+class AddressRotation:
+    """The order of attempts: a redirection first, then the address of the last session, then round-robin.
+
+    ``instance`` decides the first address of the round-robin: connectors whose names differ spread over the workers,
+    and each of them begins at the same address after a restart. ``random`` returns a number in [0, 1). Times are
+    seconds of any steady clock.
+    """
+
+    def __init__(self, backoff: Backoff, random: Callable[[], float], now: float, instance: str = "") -> None:
+        self._backoff = backoff
+        self._random = random
+        self._addresses: list[Address] = []
+        self._turn = sum(instance.encode())
+        self._first_choice: Address | None = None
+        self._failures = 0
+        self._attempts = 0
+        self._redirects = 0
+        self._down_since = now
+        self._behind = 0
+        self._behind_since = now
+        self._tried: dict[str, int] = {}
+        self._last_reason = "no attempt was made"
+        self._ever = False
+
+    @property
+    def last_reason(self) -> str:
+        """The reason why the last session or attempt has ended; empty before."""
+        return self._last_reason if self._ever else ""
+
+    @property
+    def down_since(self) -> float:
+        """The time at which the last session ended, or that of the start."""
+        return self._down_since
+
+    @property
+    def failures(self) -> int:
+        """Failed attempts in a row."""
+        return self._failures
+
+    def replace(self, addresses: Sequence[Address]) -> None:
+        """Set the known addresses; their order is kept."""
+        self._addresses = list(addresses)
+
+    def next(self) -> Address | None:
+        """The address for the next attempt; None when none is known."""
+        if self._first_choice is not None:
+            address, self._first_choice = self._first_choice, None
+            return address
+        if not self._addresses:
+            return None
+        address = self._addresses[self._turn % len(self._addresses)]
+        self._turn += 1
+        return address
+
+    def failed(self, where: str, reason: str) -> None:
+        """An attempt at ``where`` has failed."""
+        self._failures += 1
+        self._attempts += 1
+        self._redirects = 0
+        self._tried[where] = self._tried.get(where, 0) + 1
+        self._last_reason, self._ever = reason, True
+
+    def redirected(self, where: str, address: Address) -> None:
+        """The worker at ``where`` has redirected the connector to ``address``."""
+        if self._redirects >= REDIRECTS_IN_A_ROW:
+            self.failed(where, f"redirected {self._redirects + 1} times in a row without a session")
+            return
+        self._redirects += 1
+        self._tried[where] = self._tried.get(where, 0) + 1
+        self._first_choice = address
+
+    def connected(self) -> None:
+        """A session has begun."""
+        self._attempts = 0
+        self._tried.clear()
+
+    def behind(self, address: Address, reason: str, now: float) -> bool:
+        """The worker requests acknowledged messages again. Returns whether to retry, because it may not know the
+        commits.
+
+        After :data:`BEHIND_SECONDS`, or at the limit of the back-off, the query itself must have gone back.
+        """
+        if not self._behind:
+            self._behind_since = now
+        self._behind += 1
+        seconds = now - self._behind_since
+        if seconds >= BEHIND_SECONDS or self._backoff.exhausted(self._behind, seconds):
+            return False
+        self._ended(address, reason, now, progressed=False)
+        return True
+
+    def was_long(self, seconds: float) -> bool:
+        """Whether a session of this length counts as progress: it was longer than the longest delay."""
+        return seconds > self._backoff.maximum
+
+    def ended(self, address: Address, reason: str, now: float, *, progressed: bool) -> None:
+        """A session has ended. If it made progress, the back-off starts again from its initial delay."""
+        self._behind = 0
+        self._ended(address, reason, now, progressed=progressed)
+
+    def _ended(self, address: Address, reason: str, now: float, *, progressed: bool) -> None:
+        if progressed:
+            self._failures = self._redirects = 0
+        else:
+            self._failures += 1
+        self._down_since = now
+        self._first_choice = address
+        self._last_reason, self._ever = reason, True
+
+    def delay(self, now: float) -> float:
+        """Seconds to wait before the next attempt; 0 for the first one and for a redirection."""
+        if not self._failures or self._redirects:
+            return 0.0
+        left = max(0.0, self._down_since + self._backoff.give_up_after - now)
+        return min(left, self._backoff.delay(self._failures, self._random()))
+
+    def given_up(self, now: float) -> TransportError | None:
+        """The error once the limits of the back-off are reached; None before."""
+        seconds = now - self._down_since
+        if not self._attempts or not self._backoff.exhausted(self._attempts, seconds):
+            return None
+        tried = ", ".join(f"{where} ({count} times)" for where, count in self._tried.items()) or "no address"
+        return TransportError(
+            f"no session with a worker for {seconds:.1f} seconds; tried {tried}; the last reason was: "
+            f"{self._last_reason}; check that the receiver runs and that these are its workers' addresses",
+            code="no-session",
+            tried=dict(self._tried),
+            seconds=seconds,
+            reason=self._last_reason,
+        )

@@ -1,0 +1,372 @@
+"""Which rows of a batch, or which instances, a turn cannot process. Pure.
+
+A turn that fails has changed nothing, so it may be taken again with a part of its rows. Source:
+``docs/pipelines/engine.md#events-that-are-set-aside``.
+
+The notes of rows and instances that a task could not process, as files.
+
+A task that fails leaves a *note* of what it failed at in ``_wallaroo/failed/`` of the application's folder. The verb
+``wallaroo-spark pipelines set-aside`` moves it to ``_wallaroo/set_aside/``. A driver that starts reads those notes, and
+the query goes on without these rows: their events are in a dead-letter stream, or in a file beside the note.
+Source: ``docs/pipelines/engine.md#events-that-are-set-aside``.
+
+Sets aside what a task could not process, while the application does not run; the next start goes on without it.
+
+Source: ``docs/pipelines/engine.md#events-that-are-set-aside``.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from wallaroo_spark.engine.application.driver_inbox import DriverInbox
+from wallaroo_spark.engine.failures.set_aside import FailedRow, SetAside, decoded, records_of
+from wallaroo_spark.engine.operator.turn import FunctionRunner, InputRow
+from wallaroo_spark.errors import CheckpointError, ConfigurationError, WallarooError, shown_error
+from wallaroo_spark.json_text import json_line
+from wallaroo_spark.pipelines.controller.controller import KeyController
+from wallaroo_spark.pipelines.controller.dead_letters import Failure, dead_letter
+from wallaroo_spark.pipelines.controller.messages.events import Event, PartitionDeclared, RecordsPublished
+from wallaroo_spark.pipelines.controller.messages.instructions import RunFunction
+from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, Durability, PartitionKey, ReplyTo
+from wallaroo_spark.pipelines.controller.stored.encoding import decode, encode
+from wallaroo_spark.pipelines.controller.stored.entries import Stored
+from wallaroo_spark.pipelines.declarations import PipelineDeclaration, StreamDeclaration
+from wallaroo_spark.pipelines.names import ObjectKey, stream_key
+from wallaroo_spark.pipelines.partitioning import partition_of
+from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
+from wallaroo_spark.sidecar.folder import SidecarFolder
+from wallaroo_spark.storage.locations import Location
+from wallaroo_spark.streams.inbox import DRIVER
+from wallaroo_spark.streams.places import FAILED, SET_ASIDE
+from wallaroo_spark.streams.tables.stream_table import StreamTable, TableReader
+
+MOST_FOUND = 20
+"""The most rows and instances that are looked for in one turn. A choice: each takes some 20 turns."""
+MOST_IDS = 10
+"""The most ids of events that a note names. A choice: enough to recognize a request."""
+LONGEST_ERROR = 1000
+"""The most characters of an error in a note. A choice."""
+NEXT_RECORDS = 1000
+"""The records behind a cursor that may be the failing ones. As many as one read has."""
+
+Turn = Callable[[Sequence[InputRow], SetAside], None]
+"""Takes a turn with these rows, without what is set aside; raises when that fails."""
+
+
+class RememberedRuns:
+    """A runner of functions that calls a function once for the same work, however often the turn is taken."""
+
+    def __init__(self, runner: FunctionRunner) -> None:
+        self._runner = runner
+        self._known: dict[RunFunction, Event] = {}
+
+    def run(self, runs: Sequence[RunFunction], now: int) -> Sequence[Event]:
+        """The results, in the order of the runs."""
+        new = [run for run in runs if run not in self._known]
+        self._known.update(zip(new, self._runner.run(new, now) if new else (), strict=True))
+        return [self._known[run] for run in runs]
+
+
+def failing(
+    key: PartitionKey, now: int, rows: Sequence[InputRow], stored: Stored, aside: SetAside, turn: Turn
+) -> list[FailedRow]:
+    """The rows and instances without which the turn succeeds, or the first of them; none when it succeeds with all.
+
+    ``rows`` are in the order of the turn.
+    """
+    found: list[FailedRow] = []
+    while len(found) < MOST_FOUND:
+        known = _with(aside, found)
+        error = _error(turn, rows, known)
+        if error is None:
+            break
+        one = _instance(key, now, stored, known, turn, []) or _row(key, now, rows, stored, known, turn)
+        if one is None:
+            break
+        found.append(dataclasses.replace(one, error=shown_error(error, LONGEST_ERROR), at=now))
+    return found
+
+
+def _with(aside: SetAside, found: Sequence[FailedRow]) -> SetAside:
+    more = SetAside.of((*aside.rows.values(), *found))
+    instances = {key: {**aside.instances.get(key, {})} for key in {*aside.instances, *more.instances}}
+    for key, reasons in more.instances.items():
+        instances[key].update(reasons)
+    return SetAside(more.rows, instances)
+
+
+def _error(turn: Turn, rows: Sequence[InputRow], aside: SetAside) -> BaseException | None:
+    try:
+        turn(rows, aside)
+    except Exception as error:
+        return error
+    return None
+
+
+def _first(most: int, fails: Callable[[int], bool]) -> int:
+    """The least number from 1 to ``most`` at which something fails that fails at ``most`` and not at 0."""
+    low, high = 0, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fails(middle) else (middle, high)
+    return high
+
+
+def _row(
+    key: PartitionKey, now: int, rows: Sequence[InputRow], stored: Stored, aside: SetAside, turn: Turn
+) -> FailedRow | None:
+    """The first row with which the turn fails, with the places of its records.
+
+    It is an instance if the row has no record, and only makes room for that instance.
+    """
+    left = [row for row in rows if row.event is not None]
+    if not left or _error(turn, [], aside) is not None:
+        return None
+    count = _first(len(left), lambda some: _error(turn, left[:some], aside) is not None)
+    before, row = left[: count - 1], left[count - 1]
+    assert row.event is not None
+    one = FailedRow(key.stream, key.partition, row.rank, row.origin, row.sequence, row.place, kind=_kind(row.event))
+    records = records_of(one, row.event)
+    if not records and (instance := _instance(key, now, stored, aside, turn, [*before, row])) is not None:
+        return instance
+    if len(records) > 1:
+        bad = _records(len(records), lambda out: _error(turn, [*before, row], _with(aside, [_part(one, out)])) is None)
+        one, records = _part(one, bad), [records[place] for place in bad] or records
+    ids = tuple(f"{record.source} {record.id}"[:200] for record in records[:MOST_IDS])
+    return dataclasses.replace(one, ids=ids)
+
+
+def _part(row: FailedRow, places: Sequence[int]) -> FailedRow:
+    return dataclasses.replace(row, records=tuple(places))
+
+
+def _records(count: int, succeeds: Callable[[Sequence[int]], bool]) -> list[int]:
+    """The records of a row without which the turn succeeds; none when there are many, or it needs the whole row."""
+    bad: list[int] = []
+    while len(bad) < MOST_FOUND:
+        rest = [place for place in range(count) if place not in bad]
+        if len(rest) < 2 or not succeeds([*bad, *rest]):
+            return []
+        bad.append(_next(bad, rest, succeeds))
+        if succeeds(bad):
+            return bad
+    return []
+
+
+def _next(bad: Sequence[int], rest: Sequence[int], succeeds: Callable[[Sequence[int]], bool]) -> int:
+    return rest[_first(len(rest), lambda some: not succeeds([*bad, *rest[some:]])) - 1]
+
+
+def _instance(
+    key: PartitionKey, now: int, stored: Stored, aside: SetAside, turn: Turn, rows: Sequence[InputRow]
+) -> FailedRow | None:
+    """The instance with which the turn fails; None when it fails without any instance, or does not fail."""
+    if _error(turn, rows, aside) is None:
+        return None
+    candidates = [one for one in _candidates(key, now, stored, rows) if one not in aside.instances.get(key, {})]
+
+    def fails(some: int) -> bool:
+        """Whether the turn fails with so many of the candidates, and without the others."""
+        given = [FailedRow(key.stream, key.partition, pipeline=name, offset=one) for name, one in candidates[some:]]
+        return _error(turn, rows, _with(aside, given)) is not None
+
+    if fails(0):
+        return None
+    name, number = candidates[_first(len(candidates), fails) - 1]
+    return FailedRow(key.stream, key.partition, pipeline=name, offset=number)
+
+
+def _candidates(key: PartitionKey, now: int, stored: Stored, rows: Sequence[InputRow]) -> list[tuple[str, int]]:
+    """The active instances of a key, and those that begin next, also of pipelines that these rows declare."""
+    try:
+        controller = KeyController(key, now, stored)
+        head = controller.context.head
+        found: list[tuple[str, int]] = [*controller.context.entries.instances.all_keys()]
+    except Exception:
+        return []
+    cursors = {name: one.cursor for name, one in head.pipelines.items()}
+    for row in rows:
+        event = decoded(row.event) if row.event is not None else None
+        plans = event.plan.pipelines if isinstance(event, PartitionDeclared) and event.plan is not None else ()
+        for plan in plans:
+            start = plan.start.cursor(head.last) if plan.start is not None else 0
+            cursors.setdefault(plan.name, max(start, head.first - 1))
+    return found + [(name, cursor + more) for name, cursor in cursors.items() for more in range(1, NEXT_RECORDS + 1)]
+
+
+def _kind(event: bytes) -> str:
+    found = decoded(event)
+    return "an event that cannot be decoded" if found is None else type(found).__name__
+
+
+_NOTE, _EVENT, _LETTERS, _LINES = ".json", ".event", ".letters", ".jsonl"
+
+
+class FailedRows:
+    """The notes of the application in ``folder``: those that tasks have left, or those that were set aside."""
+
+    def __init__(self, folder: Location, spark: Any = None, *, aside: bool = False) -> None:
+        self._folder = SidecarFolder(folder, SET_ASIDE if aside else FAILED, spark=spark)
+
+    @property
+    def identity(self) -> str:
+        """Name of the folder, for people."""
+        return self._folder.identity
+
+    def all(self) -> list[FailedRow]:
+        """The notes. Raises :class:`CheckpointError` when they cannot be read."""
+        found = []
+        for name in sorted(self._folder.names()):
+            if name.endswith(_NOTE):
+                data = self._folder.read(name)
+                try:
+                    found.append(FailedRow.from_json(data or b""))
+                except (ValueError, TypeError, KeyError) as error:
+                    raise CheckpointError(
+                        f"{self.identity}/{name} is no note of a failed row: {error}; restore the file, or remove it, "
+                        "and the row is read again",
+                        code="checkpoint-damaged",
+                        file=name,
+                    ) from error
+        return found
+
+    def write(self, row: FailedRow, event: bytes | None = None) -> None:
+        """Write a note durably, with the encoded event of its row."""
+        if event is not None:
+            self._folder.write(row.name + _EVENT, event)
+        self._folder.write(row.name + _NOTE, row.to_json().encode())
+
+    def event(self, row: FailedRow) -> bytes:
+        """The encoded event of a row; empty for none."""
+        return self._folder.read(row.name + _EVENT) or b""
+
+    def write_letters(self, row: FailedRow, letters: Sequence[CloudEvent]) -> None:
+        """Write the dead letters of a row durably."""
+        self._folder.write(row.name + _LETTERS, encode(tuple(letters)))
+
+    def letters(self, row: FailedRow) -> tuple[CloudEvent, ...]:
+        """The dead letters of a row."""
+        found: tuple[CloudEvent, ...] = decode(self._folder.read(row.name + _LETTERS) or encode(()))
+        return found
+
+    def write_lines(self, row: FailedRow, letters: Sequence[CloudEvent]) -> str:
+        """Write the dead letters of a row for people, a line for each; return the name of the file."""
+        lines = (_line(letter) for letter in letters)
+        self._folder.write(row.name + _LINES, "".join(f"{line}\n" for line in lines).encode())
+        return f"{self.identity}/{row.name}{_LINES}"
+
+    def remove(self, row: FailedRow) -> None:
+        """Remove a note."""
+        for ending in (_NOTE, _EVENT):
+            self._folder.delete(row.name + ending)
+
+    def clear(self) -> None:
+        """Remove all notes."""
+        for name in self._folder.names():
+            self._folder.delete(name)
+
+
+def _line(event: CloudEvent) -> str:
+    """An event in the JSON format of CloudEvents, as ``publish --cloudevents`` reads it."""
+    found = {"specversion": "1.0", "id": event.id, "source": event.source, "type": event.type, **dict(event.attributes)}
+    if event.data is not None:
+        found["data_base64"] = base64.b64encode(event.data).decode()
+    return json_line(found)
+
+
+class SetAsideRow(NamedTuple):
+    """A row, or an instance, that was set aside."""
+
+    row: FailedRow
+    """The note."""
+    events: int
+    """Number of its events."""
+    file: str
+    """The file with its events; empty when a stream gets them."""
+
+
+def set_aside(folder: str, to: str = "", spark: Any = None) -> list[SetAsideRow]:
+    """Set aside every row at which a task of the application in ``folder`` has failed.
+
+    Its events go to the stream ``to`` (``namespace/name``); without it, to the dead-letter stream of a pipeline whose
+    input it is; without one, to a file. Raises :class:`ConfigurationError` for a stream that is not declared, and
+    :class:`CheckpointError`.
+    """
+    schema = SchemaStore(folder, spark).newest()
+    if to and ObjectKey("Stream", *_divided(to)) not in schema.objects:
+        streams = ", ".join(sorted(key.path for key in schema.objects if key.kind == "Stream"))
+        raise ConfigurationError(
+            f"the application in {folder} has no stream {to}; it has {streams or 'none'}", code="stream-unknown"
+        )
+    failed, aside = FailedRows(folder, spark), FailedRows(folder, spark, aside=True)
+    found = []
+    for note in failed.all():
+        event = failed.event(note)
+        records = _record(folder, spark, note) if note.pipeline else records_of(note, event)
+        letters = [_letter(note, record) for record in records]
+        stream = to or _letter_stream(schema, note)
+        declared = schema.objects.get(ObjectKey("Stream", *_divided(stream))) if stream else None
+        partitions = declared.partitions if isinstance(declared, StreamDeclaration) else 1
+        done = dataclasses.replace(note, to=stream, partitions=partitions, published=not (stream and letters))
+        aside.write_letters(done, letters)
+        file = aside.write_lines(done, letters) if letters and not stream else ""
+        aside.write(done, event)
+        failed.remove(note)
+        found.append(SetAsideRow(done, len(letters), file))
+    return found
+
+
+def publish_letters(aside: FailedRows, inbox: DriverInbox) -> None:
+    """Write the dead letters that are not in their streams yet into the driver's inbox.
+
+    After a crash in between they are written there again, and the streams know them by their ids.
+    """
+    for note in aside.all():
+        if note.published:
+            continue
+        by_partition: dict[int, list[CloudEvent]] = {}
+        for letter in aside.letters(note):
+            by_partition.setdefault(partition_of(letter, note.partitions), []).append(letter)
+        # The answer has no reader, so the controller is told to send none.
+        reply = ReplyTo(DRIVER, 0, 0)
+        events: list[tuple[PartitionKey, Event]] = [
+            (PartitionKey(note.to, partition), RecordsPublished(reply, tuple(some), Durability.RECEIVED))
+            for partition, some in sorted(by_partition.items())
+        ]
+        inbox.write(events)
+        aside.write(dataclasses.replace(note, published=True))
+
+
+def _letter(note: FailedRow, record: CloudEvent) -> CloudEvent:
+    reason = f"it was set aside: {note.error}"
+    return dead_letter(record, Failure(reason, 1, note.at, note.key, note.offset, note.pipeline))
+
+
+def _letter_stream(schema: StoredSchema, note: FailedRow) -> str:
+    """The dead-letter stream of a pipeline whose input the event is; empty for none."""
+    for key, one in sorted(schema.objects.items()):
+        if not isinstance(one, PipelineDeclaration) or one.input_key.path != note.stream:
+            continue
+        streams = [stage.retry.dead_letter_stream for stage in one.stages if stage.retry.dead_letter_stream]
+        if streams and note.pipeline in ("", key.path):
+            return stream_key(streams[0], one.namespace).path
+    return ""
+
+
+def _record(folder: str, spark: Any, note: FailedRow) -> list[CloudEvent]:
+    """The record that began an instance; none if it is not in the table, as in the batch that has failed."""
+    table = StreamTable(folder, note.stream, reader=TableReader(folder, spark))
+    try:
+        first, records = table.read(note.partition, note.offset, note.offset)
+    except WallarooError:
+        return []
+    return [*records] if first == note.offset else []
+
+
+def _divided(stream: str) -> tuple[str, str]:
+    namespace, _, name = stream.partition("/")
+    return namespace, name

@@ -1,1 +1,0 @@
-"""The door for connectors: sessions of the connector protocol whose messages are published. Pure, without sockets."""

@@ -1,0 +1,316 @@
+"""The calls to a worker beyond the client: plans, samples of messages, and notices of commits.
+
+Source: ``docs/decisions/acks-from-the-commit-log.md`` and ``docs/decisions/plans-beside-the-checkpoint.md``.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from wallaroo_spark.columnar import ROW_SCHEMA
+from wallaroo_spark.references import Changes, Reference, StreamKey, nest
+
+Starts = Mapping[StreamKey, Reference | None]
+"""The references at which a batch starts in some streams; None for a stream that is read from its beginning."""
+
+
+class StreamOffer(NamedTuple):
+    """The rows of one stream that a worker offers to a batch."""
+
+    start: Reference | None
+    """The start that the worker has assumed."""
+    end: Reference
+    """The reference of the last row."""
+    rows: int
+    """Number of the rows."""
+    bytes: int
+    """Their bytes, as the worker counts them in its buffer."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanQuestion:
+    """The question how far a batch may go."""
+
+    starts: Starts = field(default_factory=dict)
+    """The starts of the batch in streams whose committed reference the worker may not know yet."""
+    max_rows: int | None = None
+    """The most rows of all streams together; None for no limit."""
+    max_bytes: int | None = None
+    """The most bytes of all streams together; None for no limit."""
+    behind: int = 0
+    """When the plan was made behind which the batch starts, by the plans' clock; 0 where plans have no time."""
+
+    def encode(self) -> bytes:
+        """The question as :meth:`decode` takes it."""
+        return _dump(
+            {
+                "of": runs(self.starts),
+                "starts": list(self.starts.values()),
+                "most": [self.max_rows, self.max_bytes],
+                "behind": self.behind,
+            }
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> PlanQuestion:
+        """The question that :meth:`encode` has encoded."""
+        body = json.loads(data)
+        max_rows, max_bytes = body["most"]
+        starts = dict(zip(keys(body["of"]), body["starts"], strict=True))
+        return cls(starts, max_rows, max_bytes, body.get("behind", 0))
+
+
+@dataclass(frozen=True, slots=True)
+class PlanAnswer:
+    """The rows that one worker offers to a batch."""
+
+    offers: Mapping[StreamKey, StreamOffer] = field(default_factory=dict)
+    """The streams in which there are rows to read, within the limits of the question."""
+    rows: int = 0
+    """The number of rows that the worker would offer without limits."""
+    size: int = 0
+    """The bytes that the worker would offer without limits."""
+    unknown: Sequence[StreamKey] = ()
+    """Streams with rows that the worker cannot offer before the question names their start."""
+    uncommitted: Sequence[StreamKey] = ()
+    """Streams whose start a question must name, because it differs from their committed reference at the worker."""
+    ended: Mapping[StreamKey, Reference] = field(default_factory=dict)
+    """Streams that end at this reference, of which no notice has told that the driver knows it."""
+    leaving: str = ""
+    """The token of the leaving streams that the worker was told of last; empty when there are none."""
+    wanted: Sequence[StreamKey] = ()
+    """Leaving streams that a connector sends here, or has asked for."""
+
+    @property
+    def ends(self) -> dict[str, dict[str, Reference]]:
+        """The ends of the offered streams, nested."""
+        return nest({key: offer.end for key, offer in self.offers.items()})
+
+    def encode(self) -> bytes:
+        """The answer as :meth:`decode` takes it."""
+        columns = [list(column) for column in zip(*self.offers.values(), strict=True)]
+        body = {"of": runs(self.offers), "offers": columns, "whole": [self.rows, self.size]}
+        ends = [runs(self.ended), list(self.ended.values()), self.leaving, runs(self.wanted)]
+        return _dump({**body, "unknown": runs(self.unknown), "uncommitted": runs(self.uncommitted), "ends": ends})
+
+    @classmethod
+    def decode(cls, data: bytes) -> PlanAnswer:
+        """The answer that :meth:`encode` has encoded."""
+        body = json.loads(data)
+        offers = map(StreamOffer._make, zip(*body["offers"], strict=True))
+        found = dict(zip(keys(body["of"]), offers, strict=True))
+        rows, size = body["whole"]
+        of, references, leaving, wanted = body["ends"]
+        ended = dict(zip(keys(of), references, strict=True))
+        unknown, uncommitted = keys(body["unknown"]), keys(body["uncommitted"])
+        return cls(found, rows, size, unknown, uncommitted, ended, leaving, tuple(keys(wanted)))
+
+
+def encode_starts(starts: Starts) -> bytes:
+    """Starts of streams as bytes."""
+    return _dump({"of": runs(starts), "starts": list(starts.values())})
+
+
+def decode_starts(data: bytes) -> dict[StreamKey, Reference | None]:
+    """The starts that :func:`encode_starts` has encoded."""
+    body = json.loads(data)
+    return dict(zip(keys(body["of"]), body["starts"], strict=True))
+
+
+def _dump(body: Any) -> bytes:
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+def runs(keys: Iterable[StreamKey]) -> list[tuple[str, list[int]]]:
+    """Keys in their order; consecutive keys of one scope share one entry with the scope's name."""
+    runs: list[tuple[str, list[int]]] = []
+    scope: str | None = None
+    ids: list[int] = []
+    for key in keys:
+        if key[0] != scope:
+            scope, ids = key[0], []
+            runs.append((scope, ids))
+        ids.append(key[1])
+    return runs
+
+
+def keys(runs: Iterable[tuple[str, list[int]]]) -> list[StreamKey]:
+    """The keys of which :func:`runs` has made this."""
+    return [StreamKey(scope, stream_id) for scope, ids in runs for stream_id in ids]
+
+
+MOST_ROWS = 1000
+"""Most rows of one sample. A choice that bounds the answer."""
+MOST_BYTES = 1 << 20
+"""Bytes of keys and payloads after which no further stream is added to a sample. A choice."""
+LONGEST_CUT = 64 << 10
+"""Most bytes of one payload in a sample. A choice."""
+MOST_WAIT = 5.0
+"""Longest wait of one question, in seconds; a caller asks again. A choice."""
+SAMPLE_SCHEMA = ROW_SCHEMA.append(pa.field("size", pa.int64()))
+"""The rows of Spark, and the size of the payload, which may be cut."""
+_CURSOR = b"cursor"
+
+
+@dataclass(frozen=True)
+class SampleQuestion:
+    """Which messages a caller wants to see."""
+
+    stream: str
+    """The name or the id of the stream; ``*`` for all streams."""
+    instance: str = ""
+    """The connector instance; empty for all."""
+    rows: int = 100
+    """Most messages; at most :data:`MOST_ROWS` are given."""
+    cut: int = 4096
+    """Bytes behind which keys and payloads are cut; at most :data:`LONGEST_CUT`."""
+    wait: float = 0.0
+    """Seconds to wait for a message; at most :data:`MOST_WAIT`."""
+    cursor: Mapping[StreamKey, int] = field(default_factory=dict)
+    """The cursor of the sample before, behind which the messages are new."""
+
+    def encode(self) -> bytes:
+        """The question as :meth:`decode` takes it."""
+        return json.dumps({**vars(self), "cursor": _listed(self.cursor)}).encode()
+
+    @classmethod
+    def decode(cls, body: bytes) -> SampleQuestion:
+        """The question of these bytes, within the limits."""
+        given = json.loads(body)
+        return cls(
+            str(given["stream"]),
+            str(given["instance"]),
+            max(1, min(int(given["rows"]), MOST_ROWS)),
+            max(0, min(int(given["cut"]), LONGEST_CUT)),
+            max(0.0, min(float(given["wait"]), MOST_WAIT)),
+            _cursor(given["cursor"]),
+        )
+
+
+@dataclass(frozen=True)
+class MessageSample:
+    """Copies of some messages that a worker holds."""
+
+    rows: pa.Table
+    """The messages, with the columns of :data:`SAMPLE_SCHEMA`."""
+    cursor: Mapping[StreamKey, int]
+    """For each stream in question the position behind the messages that were there."""
+
+    def encode(self) -> bytes:
+        """The sample as :meth:`decode` takes it."""
+        rows = self.rows.replace_schema_metadata({_CURSOR: json.dumps(_listed(self.cursor))})
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, rows.schema) as writer:
+            writer.write_table(rows)
+        encoded: bytes = sink.getvalue().to_pybytes()
+        return encoded
+
+    @classmethod
+    def decode(cls, body: bytes) -> MessageSample:
+        """The sample of these bytes."""
+        rows = pa.ipc.open_stream(body).read_all()
+        return cls(rows, _cursor(json.loads(rows.schema.metadata[_CURSOR])))
+
+
+def _listed(cursor: Mapping[StreamKey, int]) -> list[tuple[str, str, int]]:
+    """Stream ids as text, because many JSON readers round a u64."""
+    return [(key.scope, str(key.stream_id), position) for key, position in cursor.items()]
+
+
+def _cursor(listed: list[tuple[str, str, int]]) -> dict[StreamKey, int]:
+    return {StreamKey(scope, int(stream_id)): int(position) for scope, stream_id, position in listed}
+
+
+COMMITTED = "committed"
+"""The action of a notice with the references that have changed since an earlier notice."""
+REWIND = "rewind"
+"""The action of a notice with all references, from which the query continues."""
+_LENGTH = struct.Struct(">I")
+"""The length of the JSON head, before it."""
+
+
+@dataclass(frozen=True)
+class Notice:
+    """One notice of the query's position. It is encoded once, for any number of workers."""
+
+    action: str
+    """:data:`COMMITTED` or :data:`REWIND`."""
+    epoch: int
+    """The number of the query's start; it increases with each start."""
+    batch: int
+    """The last committed batch; -1 before the first."""
+    references: Changes = field(repr=False)
+    """The changed references, or all of them, nested; None for a stream that is forgotten."""
+    leaving: tuple[str, Sequence[StreamKey]] = ("", ())
+    """The token of the streams that are forgotten next, and these streams."""
+    ended: Sequence[StreamKey] = ()
+    """Streams of which the driver has recorded the end since the last notice."""
+
+    @cached_property
+    def body(self) -> bytes:
+        """The notice as :func:`decode` takes it."""
+        ids: list[int] = []
+        values: list[Reference | None] = []
+        counts = []
+        scopes = list(self.references)
+        for scope in scopes:
+            streams = self.references[scope]
+            counts.append(len(streams))
+            ids += map(int, streams)
+            values += streams.values()
+        # Few references are texts, which ephemeral streams have, or None.
+        others = {at: value for at, value in enumerate(values) if not isinstance(value, int)}
+        numbers = [value if isinstance(value, int) else 0 for value in values] if others else values
+        token, leaving = self.leaving
+        ends = [token, runs(leaving), runs(self.ended)]
+        head = json.dumps([self.epoch, self.batch, scopes, counts, list(others.items()), ends]).encode()
+        columns = np.array([ids, numbers], dtype="<u8")
+        return b"".join((_LENGTH.pack(len(head)), head, columns.tobytes()))
+
+
+class DecodedNotice(NamedTuple):
+    """A notice as a worker takes it; the fields are those of :class:`Notice`, and the references flat."""
+
+    epoch: int
+    """The number of the query's start."""
+    batch: int
+    """The last committed batch."""
+    references: dict[StreamKey, Reference | None]
+    """The changed references, or all of them; None for a stream that is forgotten."""
+    leaving: tuple[str, frozenset[StreamKey]]
+    """The token of the streams that are forgotten next, and these streams."""
+    ended: tuple[StreamKey, ...]
+    """Streams of which the driver has recorded the end since the last notice."""
+
+    @property
+    def known(self) -> dict[StreamKey, Reference]:
+        """The references without the streams that are forgotten."""
+        return {key: reference for key, reference in self.references.items() if reference is not None}
+
+
+def decode(body: bytes) -> DecodedNotice:
+    """Decode the bytes of a notice."""
+    (length,) = _LENGTH.unpack_from(body)
+    begin = _LENGTH.size + length
+    epoch, batch, scopes, counts, others, ends = json.loads(body[_LENGTH.size : begin])
+    columns = np.frombuffer(body, "<u8", offset=begin).reshape(2, -1)
+    ids: list[int] = columns[0].tolist()
+    values: list[Reference | None] = columns[1].tolist()
+    for at, value in others:
+        values[at] = value
+    references: dict[StreamKey, Reference | None] = {}
+    at = 0
+    for scope, count in zip(scopes, counts, strict=True):
+        for stream_id, value in zip(ids[at : at + count], values[at : at + count], strict=True):
+            references[StreamKey(scope, stream_id)] = value
+        at += count
+    token, leaving, ended = ends
+    return DecodedNotice(epoch, batch, references, (token, frozenset(keys(leaving))), tuple(keys(ended)))

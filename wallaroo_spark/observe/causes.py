@@ -1,0 +1,758 @@
+"""The reasons why a receiver or an application waits, each as one sentence with a stable code. Pure.
+
+The facts come from one snapshot. :data:`RECEIVER` and :data:`APPLICATION` are the ladders of causes, those that do most
+harm first. Every cause that holds is shown, and the first one is *the* cause: a worker that has died explains a batch
+that is not committed, and a batch that is not committed explains a connector without credits. The colour of the page,
+the exit status of ``status`` and ``/healthz`` follow one rule: all is well while no cause that holds is a trouble.
+Source: ``docs/status.md#causes``, ``docs/pipelines/see.md#causes``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from wallaroo_spark.codes import titles
+from wallaroo_spark.observe.application import ApplicationStatus, StageStatus
+from wallaroo_spark.observe.receiver import (
+    Cause,
+    InstanceStatus,
+    QueryStatus,
+    ReceiverStatus,
+    Refusal,
+    SlotStatus,
+    StreamStatus,
+)
+from wallaroo_spark.texts import duration
+
+OLD_SECONDS = 5.0
+"""Age of the driver's last report, or of a page's figures, from which it counts as old. A choice: a driver reports once
+a second."""
+SLOW_SECONDS, FIRST_SECONDS = 2.0, 10.0
+"""A phase of a batch that lasts longer, and twice as long as the whole batch before, is a cause of its own; the first
+batch of a run may take FIRST_SECONDS, because Spark compiles the query. A choice: most batches take less than a second.
+"""
+LONG_SECONDS = 60.0
+"""A phase of a batch that lasts longer is not healthy. A choice: batches of some seconds are normal for many sinks."""
+QUIET_SECONDS = 2.0
+"""Seconds of silence after which a connector counts as without data. A choice: longer than the pauses of a busy
+sender."""
+REFUSED_SECONDS = 60.0
+"""Seconds for which a refused connection counts. A choice: connectors try again at least once in that time."""
+
+S = TypeVar("S")
+CODES = titles("status")
+"""Every code of a cause with its meaning. Codes are stable: programs may compare them."""
+
+HEALTHY = frozenset(
+    [
+        "batch-running",
+        "connector-gone",
+        "flowing",
+        "no-connector",
+        "no-credits",
+        "no-data",
+        "query-starting",
+        "session-pending",
+        "trigger-awaited",
+        "application-flowing",
+        "application-idle",
+        "members-full",
+    ]
+)
+"""The codes of a receiver or an application that works as it should."""
+
+
+@dataclass(frozen=True)
+class _Finding:
+    """A cause without its subject."""
+
+    code: str
+    text: str
+    """The sentence behind the subject."""
+    cure: str = ""
+    """The way out."""
+    healthy: bool | None = None
+    """Whether all works as it should; None where the code alone says so."""
+
+    @property
+    def sound(self) -> bool:
+        """Whether all works as it should."""
+        return self.code in HEALTHY if self.healthy is None else self.healthy
+
+    def of(self, subject: str, more: str = "") -> Cause:
+        """The cause of a subject."""
+        verb = ": " if self.code == "flowing" else " waits: "
+        return Cause(self.code, f"{subject}{verb}{self.text}{more}", self.sound, self.cure)
+
+    def of_application(self, name: str) -> Cause:
+        """The cause of an application."""
+        return Cause(self.code, f"{name}: {self.text}", self.sound, self.cure)
+
+
+def with_causes(status: ReceiverStatus) -> ReceiverStatus:
+    """The snapshot with all its causes, and the cause of each of its parts."""
+    causes = tuple(finding.of(status.name) for finding in _ranked(RECEIVER, status))
+    held_up = _held_up(status)
+    by_slot = {slot.slot: slot for slot in status.slots}
+    slots = tuple(
+        dataclasses.replace(slot, cause=_slot(status, slot, held_up).of(f"{status.name} slot {slot.slot}"))
+        for slot in status.slots
+    )
+    instances = tuple(
+        dataclasses.replace(one, cause=_of_instance(status, one, by_slot.get(one.slot), held_up))
+        for one in status.instances
+    )
+    by_instance = {(one.slot, one.name): one for one in instances}
+    streams = tuple(
+        dataclasses.replace(one, cause=_of_stream(status, one, by_instance.get((one.slot, one.instance)), held_up))
+        for one in status.streams
+    )
+    return dataclasses.replace(
+        status, cause=causes[0], causes=causes, slots=slots, instances=instances, streams=streams
+    )
+
+
+Ladder = tuple[Callable[[S], Iterable["_Finding | None"]], ...]
+
+
+def _ranked(ladder: Ladder[S], status: S) -> list[_Finding]:
+    """The causes that hold, each code once: troubles before others. At the end of a ladder stands the usual work, which
+    is a cause only without another one."""
+    *rungs, work = ladder
+    found: dict[str, _Finding] = {}
+    for one in (one for rung in rungs for one in rung(status) if one is not None):
+        found.setdefault(one.code, one)
+    return sorted(found.values(), key=lambda one: one.sound) or [one for one in work(status) if one is not None]
+
+
+def _not_running(status: ReceiverStatus) -> Iterator[_Finding | None]:
+    """A failure outside the receiver, because of which its parts cannot be judged."""
+    away = [slot for slot in status.slots if slot.registry_away]
+    if status.registry_error or away:
+        who = "the registry does not answer" if status.registry_error else _without_registry(away)
+        # The error's own advice follows its first semicolon; the cause has a better one.
+        detail = f": {status.registry_error.partition('; ')[0]}" if status.registry_error else ""
+        yield _Finding(
+            "registry-away",
+            f"{who}{detail}; connected sessions go on, new ones are told to come back",
+            "start Redis again, or mend the network to it; nothing in it needs to be restored",
+        )
+    elif not status.running:
+        yield _Finding(
+            "not-running",
+            "no driver and no worker holds a lease in this registry",
+            "start it with wallaroo-spark receive or Receiver.start, or check the name and the registry",
+        )
+
+
+def _without_registry(slots: list[SlotStatus]) -> str:
+    numbers = ", ".join(str(slot.slot) for slot in slots[:5]) + (", …" if len(slots) > 5 else "")
+    if len(slots) == 1:
+        return f"the worker of slot {numbers} does not reach the registry"
+    return f"the workers of slots {numbers} do not reach the registry"
+
+
+def _slots(*states: str) -> Callable[[ReceiverStatus], Iterator[_Finding | None]]:
+    """The slots in one of these states, the worst state first; none of a receiver that does not run."""
+
+    def found(status: ReceiverStatus) -> Iterator[_Finding | None]:
+        if "vacant" in states and status.running and not status.slots:
+            yield _Finding("slot-vacant", "no slot is known", "look at the driver's log")
+        for state in states if status.running else ():
+            yield from (_absent(status, slot) for slot in status.slots if slot.state == state)
+
+    return found
+
+
+def _died(status: ReceiverStatus, slot: SlotStatus) -> str:
+    last = slot.deaths[-1] if slot.deaths else None
+    when = f" {duration(max(0.0, status.time - last.at))} ago" if last else ""
+    # The driver counts a death when the job has ended, or when another process serves the slot.
+    counted = slot.died and slot.submissions is not None
+    times = f" (death {slot.died}, submission {slot.submissions})" if counted else ""
+    why = f": {last.error or 'it ended without an error'}" if last else ""
+    return f"the worker of slot {slot.slot} has died{when}{times}{why}"
+
+
+_ABSENT: Mapping[str, tuple[str, Callable[[ReceiverStatus, SlotStatus], str], str]] = {
+    "frozen": (
+        "worker-frozen",
+        lambda status, slot: (
+            f"the worker of slot {slot.slot} (process {slot.holder or 'unknown'}) accepts calls and does not answer; "
+            "its process is stopped or hangs"
+        ),
+        "the driver replaces it once its lease has been expired for long; a stopped process can also be continued",
+    ),
+    "lost": (
+        "worker-lost",
+        _died,
+        "the driver submits it again; when it dies again and again, look at its error and the executor's log",
+    ),
+    "unreachable": (
+        "worker-unreachable",
+        lambda status, slot: f"the worker of slot {slot.slot} cannot be called: {slot.error}",
+        "its inner port must be reachable from here",
+    ),
+    "starting": ("worker-starting", lambda status, slot: f"the worker of slot {slot.slot} is being started", ""),
+    "stopping": (
+        "worker-stopping",
+        lambda status, slot: f"the worker of slot {slot.slot} is ending: {slot.stopping}",
+        "",
+    ),
+    "vacant": ("slot-vacant", lambda status, slot: f"nobody serves slot {slot.slot}", "look at the driver's log"),
+}
+"""The causes of a slot whose worker does not serve, by its state."""
+
+
+def _absent(status: ReceiverStatus, slot: SlotStatus) -> _Finding | None:
+    """Why a slot's worker does not serve; None when it answers."""
+    code, text, cure = _ABSENT.get(slot.state, ("", _died, ""))
+    return _Finding(code, text(status, slot), cure) if code else None
+
+
+def _query_error(query: QueryStatus) -> _Finding | None:
+    if query.state == "failed":
+        if query.error_kind == "checkpoint":
+            return _Finding(
+                "checkpoint-unwritable",
+                f"the query has failed because its checkpoint {query.checkpoint} cannot be used: {query.error}",
+                "make the checkpoint writable (rights, free space, mount), then start the query again",
+            )
+        return _Finding(
+            "query-failed",
+            f"the query has failed: {query.error}",
+            f"mend that, then start it again: batch {_next_batch(query)} comes again with the same rows; where a row "
+            "is the fault, let the query filter it out, or write it to another place",
+        )
+    if query.watcher_error:
+        return _Finding(
+            "checkpoint-unreadable",
+            f"the driver cannot read the checkpoint, so nothing is acknowledged: {query.watcher_error}",
+            "make the checkpoint readable for the driver",
+        )
+    return None
+
+
+def _next_batch(query: QueryStatus) -> int:
+    """The batch that has failed: a new start plans the same rows for it."""
+    return 0 if query.committed_batch is None else query.committed_batch + 1
+
+
+_QUERY: Mapping[str, tuple[str, str, str]] = {
+    "none": (
+        "query-not-started",
+        "the receiver has started no query, so workers accept no connector",
+        "receiver.start_query(rows.writeStream…, checkpoint=…) starts one, and .start() of Spark alone does not",
+    ),
+    "stopped": ("query-stopped", "the query was stopped", "start it again with receiver.start_query"),
+    "starting": ("query-starting", "the query is being started", ""),
+}
+"""The causes of a query that does not run, by its state."""
+
+
+def _query(status: ReceiverStatus) -> _Finding | None:
+    """Why no query reads the receiver."""
+    if not status.running:
+        return None
+    if status.driver is None and not status.registry_error:
+        return _Finding(
+            "driver-lost",
+            "workers run, and no driver holds the lock of the receiver: it has ended, or does not reach the registry",
+            "start the driver again",
+        )
+    if status.query.state in _QUERY:
+        return _Finding(*_QUERY[status.query.state])
+    # A round that fails because the registry does not answer counts as the registry's failure.
+    if status.driver_error and not (status.registry_error or any(slot.registry_away for slot in status.slots)):
+        return _Finding("driver-error", f"the driver's last round has failed: {status.driver_error}")
+    return None
+
+
+def _phase(status: ReceiverStatus) -> tuple[str, float]:
+    """The phase of the batch under way, as a verb phrase, and how long it has lasted; empty without a batch."""
+    query = status.query
+    if query.batch is None or query.phase not in _VERBS:
+        return "", 0.0
+    return query.phase, max(0.0, status.time - query.since) if query.since is not None else 0.0
+
+
+_VERBS = {
+    "reading": "has been reading for",
+    "writing": "has been in the query and its sink for",
+}
+
+
+def _batch(status: ReceiverStatus) -> _Finding | None:
+    """The batch under way as a cause; None between batches."""
+    phase, seconds = _phase(status)
+    if not phase:
+        return None
+    text = f"batch {status.query.batch} {_VERBS[phase]} {duration(seconds)}"
+    missing = sum(slot.read.missing for slot in status.slots if slot.read is not None)
+    if phase == "reading" and missing and seconds >= SLOW_SECONDS:
+        return _Finding(
+            "resend-awaited",
+            f"{text}; {missing:,} of its ranges have to be sent again by their connectors",
+            "start the connectors that are missing; after replayTimeout the batch fails with the names of the streams",
+        )
+    if seconds >= _usual(status.query):
+        return _Finding("sink-slow", text, "look at the query's sink and at Spark's UI", seconds < LONG_SECONDS)
+    return _Finding("batch-running", text)
+
+
+def _usual(query: QueryStatus) -> float:
+    """Seconds that a batch may take before it is slow."""
+    if query.committed_at is None:
+        return FIRST_SECONDS
+    return min(max(SLOW_SECONDS, query.durations.get("triggerExecution", 0) / 500), LONG_SECONDS)
+
+
+def _slow_batch(status: ReceiverStatus) -> _Finding | None:
+    found = _batch(status)
+    if found is None or found.code == "batch-running":
+        return None
+    # The buffer is full because its rows are not committed.
+    full = any(slot.pressure == "hard" for slot in status.slots)
+    return dataclasses.replace(found, healthy=False) if full else found
+
+
+_LOOK_AT_DRIVER = (
+    "look at the driver's process: it is stopped, or busy with something else; the log of the driver may say more"
+)
+
+
+def _driver_slow(status: ReceiverStatus) -> _Finding | None:
+    age = status.report_age
+    # Without the registry, the report cannot come.
+    if status.driver is None or status.registry_error or age is None or age < OLD_SECONDS:
+        return None
+    return _Finding(
+        "driver-slow",
+        f"the driver has reported nothing for {duration(age)}, so its figures are old and nothing is acknowledged",
+        _LOOK_AT_DRIVER,
+    )
+
+
+def _held_up(status: ReceiverStatus) -> _Finding | None:
+    """The reason why held rows are not committed, common to all parts; None when there is none."""
+    if not status.running:
+        return next(iter(_not_running(status)), None)
+    query = [_query(status), _batch(status)]
+    rungs = (_WORKERS_GONE(status), [_query_error(status.query)], _WORKERS_AWAY(status), query)
+    return next((found for rung in rungs for found in rung if found is not None), None)
+
+
+def _full(status: ReceiverStatus) -> _Finding | None:
+    """A buffer that takes nothing, or above three quarters only what a waiting read needs."""
+    full = [slot for slot in status.slots if slot.pressure in ("soft", "hard")]
+    if not full:
+        return None
+    worst = max(full, key=lambda slot: (slot.pressure == "hard", slot.ack_age or 0.0))
+    return _Finding(
+        "memory-full",
+        f"the buffer of slot {worst.slot} is full, so its connectors are not read",
+        "raise memoryBudget, or make the batches faster",
+        worst.pressure == "soft" and (worst.ack_age or 0.0) < LONG_SECONDS,
+    )
+
+
+def _refused(status: ReceiverStatus, slots: tuple[SlotStatus, ...]) -> _Finding | None:
+    """Connections that were refused lately for a reason that the connector cannot remove by itself."""
+    found: list[Refusal] = [
+        refusal
+        for slot in slots
+        for refusal in slot.refusals
+        if status.time - refusal.at <= REFUSED_SECONDS and refusal.kind in _FINAL
+    ]
+    if not found:
+        return None
+    cookies = [refusal for refusal in found if refusal.kind == "wrong-cookie"]
+    last = max(cookies or found, key=lambda refusal: refusal.at)
+    ago = duration(max(0.0, status.time - last.at))
+    who = f"{last.instance} at {last.peer}" if last.instance else f"a connector at {last.peer}"
+    # While others are connected, the receiver works: the refused one may be a stranger.
+    others = any(slot.sessions for slot in slots)
+    if cookies:
+        return _Finding(
+            "wrong-cookie",
+            f"{who} was refused {ago} ago, because its cookie is wrong",
+            "give the connector the cookie of the receiver",
+            others,
+        )
+    return _Finding("refused", f"{who} was refused {ago} ago: {last.reason}", "", others)
+
+
+_FINAL = frozenset(
+    [
+        "bad-instance",
+        "ids-not-increasing",
+        "mixed-ephemeral",
+        "not-this-protocol",
+        "too-many-streams",
+        "worker-full",
+        "wrong-certificate",
+        "wrong-cookie",
+        "wrong-program",
+        "wrong-version",
+    ]
+)
+"""The kinds of refusals that do not end without a change by a person."""
+
+
+def _work(status: ReceiverStatus, rows: int, connectors: int) -> _Finding:
+    """The activity of a receiver without a problem."""
+    batch = _batch(status)
+    if batch is not None and rows:
+        return batch
+    if rows:
+        return _awaits_trigger(status, rows)
+    if not connectors:
+        return _Finding("no-connector", "no connector is connected")
+    quiet = [one.last_frame_age for one in status.instances if one.last_frame_age is not None]
+    if not quiet or min(quiet) >= QUIET_SECONDS:
+        for_long = f" for {duration(min(quiet))}" if quiet else ""
+        return _Finding("no-data", f"no connector has sent anything{for_long}, and all rows are committed")
+    return _Finding("flowing", "rows arrive and are committed")
+
+
+def _awaits_trigger(status: ReceiverStatus, rows: int) -> _Finding:
+    trigger = f" (trigger: {status.query.trigger})" if status.query.trigger else ""
+    return _Finding("trigger-awaited", f"{rows:,} rows are held, and the next batch has not begun{trigger}")
+
+
+_WORKERS_GONE = _slots("frozen", "lost", "unreachable")
+_WORKERS_AWAY = _slots("starting", "stopping", "vacant")
+RECEIVER: Ladder[ReceiverStatus] = (
+    _not_running,
+    _WORKERS_GONE,
+    lambda status: [_query_error(status.query)],
+    lambda status: [_driver_slow(status)],
+    _WORKERS_AWAY,
+    lambda status: [_query(status)],
+    lambda status: [_slow_batch(status), _full(status)],
+    lambda status: [_refused(status, status.slots)],
+    lambda status: [_work(status, status.totals.rows, status.totals.sessions + status.totals.waiting)],
+)
+"""The causes of a receiver, those that do most harm first."""
+
+
+def _slot(status: ReceiverStatus, slot: SlotStatus, held_up: _Finding | None) -> _Finding:
+    absent = _absent(status, slot)
+    if absent is not None:
+        return absent
+    if slot.registry_away:
+        return _Finding("registry-away", "its worker does not reach the registry; new sessions are told to come back")
+    query = _query_error(status.query) or _query(status)
+    if query is not None:
+        return query
+    if slot.rows and held_up is not None and held_up.code != "batch-running":
+        return held_up
+    return (
+        _full(dataclasses.replace(status, slots=(slot,)))
+        or _refused(status, (slot,))
+        or _work(
+            dataclasses.replace(status, instances=tuple(one for one in status.instances if one.slot == slot.slot)),
+            slot.rows,
+            slot.sessions + slot.waiting,
+        )
+    )
+
+
+def _of_instance(
+    status: ReceiverStatus, one: InstanceStatus, slot: SlotStatus | None, held_up: _Finding | None
+) -> Cause:
+    subject = f"{status.name}/{one.name}"
+    found = next(finding for finding in _instance_findings(status, one, slot, held_up) if finding is not None)
+    credits = f", credits {max(0, one.credits):,}" if one.state == "streaming" and found.code != "flowing" else ""
+    return found.of(subject, credits)
+
+
+def _instance_findings(
+    status: ReceiverStatus, one: InstanceStatus, slot: SlotStatus | None, held_up: _Finding | None
+) -> Iterator[_Finding | None]:
+    if one.state == "waiting":
+        if slot is not None and slot.registry_away:
+            yield _Finding("registry-away", "its session begins once the registry answers")
+        yield _query_error(status.query) or _query(status)
+        yield _Finding("session-pending", "its HELLO is being answered")
+    if one.rows:
+        yield held_up
+        if one.state == "gone":
+            yield _Finding("connector-gone", f"it is not connected, and {one.rows:,} rows of it are held")
+        yield _awaits_trigger(status, one.rows)
+    if one.paused:
+        yield _Finding("memory-full", "the worker's buffer is full, so this connector is not read")
+    if one.credits <= 0 and one.state == "streaming":
+        yield held_up or _Finding("no-credits", "it has used up its credits")
+    age = one.last_frame_age
+    if age is None or age >= QUIET_SECONDS:
+        yield _Finding("no-data", f"it has sent nothing for {duration(age or 0.0)}, and all its rows are committed")
+    yield _Finding("flowing", "its rows arrive and are committed")
+
+
+def _of_stream(
+    status: ReceiverStatus, one: StreamStatus, instance: InstanceStatus | None, held_up: _Finding | None
+) -> Cause:
+    subject = f"{status.name}/{one.instance}/{one.title}"
+    if one.state == "resending":
+        return _Finding("resend-awaited", "its sender has to send rows again").of(subject)
+    if one.rows:
+        found = held_up or _awaits_trigger(status, one.rows)
+        age = f", its oldest row for {duration(one.ack_age)}" if one.ack_age is not None else ""
+        return found.of(subject, age)
+    if instance is not None:
+        code, text = instance.cause.code, instance.cause.sentence.partition(": ")[2]
+        if code not in ("flowing", ""):
+            return _Finding(code, text, instance.cause.cure, instance.cause.healthy).of(subject)
+    return _Finding("flowing", "all its rows are committed").of(subject)
+
+
+APPLICATION_CODES = titles("application-causes")
+"""The codes that only applications have, with their meaning."""
+UNSERVED_SECONDS = 60.0
+"""Seconds for which a stage may wait without a member. A choice: a worker that is started again comes within them."""
+LATE_SECONDS = 30.0
+"""Age of an event that no batch has read, or of a call that waits for its commit, from which the query counts as stuck.
+A choice: a batch takes well under a second, and some seconds under load."""
+
+
+def with_cause(status: ApplicationStatus) -> ApplicationStatus:
+    """The snapshot with its causes."""
+    causes = tuple(finding.of_application(status.application) for finding in _ranked(APPLICATION, status))
+    return dataclasses.replace(status, cause=causes[0], causes=causes)
+
+
+def _stages(status: ApplicationStatus) -> list[tuple[str, StageStatus]]:
+    """All stages, each with its pipeline."""
+    return [(pipeline.pipeline, stage) for pipeline in status.pipelines for stage in pipeline.stages]
+
+
+def _driver_of_application(status: ApplicationStatus) -> Iterator[_Finding | None]:
+    query = status.query
+    if query.state == "failed":
+        kind = "checkpoint-unwritable" if query.error_kind == "checkpoint" else "query-failed"
+        cure = (
+            f"Mend that and start the application again; batch {_next_batch(query)} comes again with the same events."
+        )
+        if "[row-failed]" in query.error:
+            cure += " wallaroo-spark pipelines set-aside goes on without the row."
+        yield _Finding(kind, f"the query has failed: {query.error}", cure)
+    elif not status.running:
+        yield _Finding(
+            "application-not-running",
+            "no driver runs it",
+            "Start it with wallaroo-spark run, or check the folder, the name and the registry.",
+        )
+    if status.running and status.registry_error:
+        yield _Finding(
+            "registry-away",
+            f"the registry does not answer: {status.registry_error}",
+            "Start Redis again, or mend the network to it; nothing in it needs to be restored.",
+        )
+    elif status.running and (status.round_age or 0.0) >= OLD_SECONDS:
+        yield _Finding(
+            "driver-slow",
+            f"the driver has done nothing for {duration(status.round_age or 0.0)}, so its figures are old",
+            f"{_LOOK_AT_DRIVER.capitalize()}.",
+        )
+
+
+def _gateways(status: ApplicationStatus) -> Iterator[_Finding | None]:
+    away = [one for one in status.gateways if one.state in ("down", "starting")]
+    if away and status.running:
+        errors = [one.last_error for one in away if one.last_error]
+        gone = ", ".join(one.gateway for one in away)
+        why = f"; its last error: {errors[0]}" if errors else ""
+        yield _Finding(
+            "gateway-not-served",
+            f"{len(away)} of {len(status.gateways)} gateways do not serve ({gone}){why}",
+            "Look at the gateway's last error, and whether the cluster has a free task slot for it.",
+        )
+
+
+def _query_of_application(status: ApplicationStatus) -> Iterator[_Finding | None]:
+    query = status.query
+    if not status.running or query.state == "failed":
+        return
+    if query.state in ("none", "starting", "unknown"):
+        yield _Finding("query-starting", "the query starts")
+        return
+    if query.state == "stopped":
+        yield _Finding("query-stopped", "the query was stopped", "Start the application again; it continues.")
+        return
+    waiting = max((one.oldest_request or 0.0 for one in status.gateways), default=0.0)
+    running = status.time - query.since if query.batch is not None and query.since is not None else 0.0
+    if running > LONG_SECONDS or waiting > LATE_SECONDS:
+        batch = f"batch {query.batch} has run for {duration(running)}" if running > LONG_SECONDS else ""
+        call = f"a call has waited for its commit for {duration(waiting)}" if waiting > LATE_SECONDS else ""
+        yield _Finding(
+            "query-stuck",
+            ", and ".join(filter(None, (batch, call))),
+            "Look at the batch's job in Spark's UI: a function of a stage that hangs, a file system, or no task slot.",
+        )
+
+
+FAILING_ATTEMPTS, FAILING_SECONDS = 3, 60.0
+"""Attempts of one delivery, or seconds since the first of two, from which its stage counts as failing. A choice: one
+repetition is normal where services restart."""
+LATELY_SECONDS = 60.0
+"""Seconds for which a failed instance or a refused token counts. A choice, as REFUSED_SECONDS."""
+
+
+def _failing(status: ApplicationStatus) -> Iterator[_Finding | None]:
+    """The stage and the group that have tried one delivery longest."""
+    stages = [(stage.failing or 0.0, pipeline, stage) for pipeline, stage in _stages(status) if is_failing(stage)]
+    if stages:
+        seconds, pipeline, stage = max(stages, key=lambda one: one[0])
+        others = f", {_wait(stage.retrying)} for the next attempt" if stage.retrying else ""
+        yield _Finding(
+            "stage-failing",
+            f"stage {stage.stage} of {pipeline} has failed {stage.attempts} times in {duration(seconds)} for one "
+            f"instance{others}; the last reason: {stage.reason or 'none was given'}",
+            "Mend the function or its service, and it goes on. Or cancel the instance: wallaroo-spark pipelines "
+            f"instances {pipeline} shows which. maxAttempts of the stage's retry ends such instances.",
+        )
+    groups = [
+        (group.oldest or 0.0, one, group)
+        for one in status.partitions
+        for group in one.groups
+        if group.reason and _fails(group.attempts - 1, group.oldest)
+    ]
+    if groups:
+        seconds, one, group = max(groups, key=lambda found: found[0])
+        yield _Finding(
+            "group-failing",
+            f"group {group.group} has tried the events behind offset {group.cursor} of partition {one.partition} of "
+            f"{one.stream} {group.attempts} times in {duration(seconds)}; the last reason: {group.reason}",
+            "Mend the program that consumes them, or pass over them: wallaroo-spark groups move. maxAttempts of the "
+            "stream's retry gives such events to a dead-letter stream.",
+        )
+
+
+def is_failing(stage: StageStatus) -> bool:
+    """Whether a delivery of a stage fails again and again."""
+    return _fails(stage.attempts, stage.failing)
+
+
+def _fails(attempts: int, seconds: float | None) -> bool:
+    return attempts >= FAILING_ATTEMPTS or (attempts > 1 and (seconds or 0.0) >= FAILING_SECONDS)
+
+
+def _ended_badly(status: ApplicationStatus) -> Iterator[_Finding | None]:
+    """The pipeline of which an instance has failed last. While others end well, it may be the event's own fault."""
+    lately = status.time - LATELY_SECONDS
+    last = max(status.pipelines, key=lambda one: one.failed_at or 0.0, default=None)
+    if last is not None and last.failed_at is not None and last.failed_at >= lately:
+        ago = duration(max(0.0, status.time - last.failed_at))
+        yield _Finding(
+            "instances-failed",
+            f"an instance of {last.pipeline} has failed {ago} ago, {last.failed} in all: {last.reason}",
+            f"wallaroo-spark pipelines instances {last.pipeline} --state failed shows them.",
+            last.done_at is not None and last.done_at >= lately,
+        )
+
+
+def _clients_refused(status: ApplicationStatus) -> Iterator[_Finding | None]:
+    """The gateway that has refused a token last. While others work, it may be that of a stranger."""
+    found = [(one.refused_age, one) for one in status.gateways if one.refused_age is not None]
+    age, last = min(found, key=lambda one: one[0], default=(LATELY_SECONDS, None))
+    if last is not None and age < LATELY_SECONDS:
+        yield _Finding(
+            "clients-refused",
+            f"gateway {last.gateway} has refused a client {duration(age)} ago: {last.refused_reason}",
+            "Give the program a token that permits this: wallaroo-spark token create.",
+            any(one.members or one.requests for one in status.gateways),
+        )
+
+
+def _without_member(status: ApplicationStatus) -> Iterator[_Finding | None]:
+    """The stage that has waited longest for a member."""
+    late = [(stage.unserved, one, stage) for one, stage in _stages(status) if (stage.unserved or 0) >= UNSERVED_SECONDS]
+    if late:
+        seconds, pipeline, stage = max(late, key=lambda one: one[0] or 0.0)
+        yield _Finding(
+            "stage-without-member",
+            f"stage {stage.stage} of {pipeline} has had no member for {duration(seconds or 0.0)}, and "
+            f"{_wait(stage.waiting)} for one",
+            f"Start a program that works on it: wallaroo-spark stage {pipeline} {stage.stage} --exec COMMAND.",
+        )
+
+
+def _hung(status: ApplicationStatus) -> Iterator[_Finding | None]:
+    """Stages all of whose places are kept by deliveries that were taken away from their members."""
+    for pipeline, stage in _stages(status):
+        if stage.waiting and 0 < stage.places <= stage.overdue:
+            were = "was" if stage.overdue == 1 else "were"
+            yield _Finding(
+                "members-hang",
+                f"the members of stage {stage.stage} of {pipeline} have not ended {_deliveries(stage.overdue)} that "
+                f"{were} taken away from them, and {_wait(stage.waiting)}",
+                "End the programs that hang, or start further ones: they are given the work at once.",
+            )
+
+
+def _errors(status: ApplicationStatus) -> Iterator[_Finding | None]:
+    if status.errors and status.running:
+        yield _Finding("application-error", status.errors[0], "It is tried again; the log of the driver has more.")
+
+
+def _members_full(status: ApplicationStatus) -> Iterator[_Finding | None]:
+    """The stage for whose members most deliveries wait, when more wait than these work on at once."""
+    found = [
+        (stage.waiting / stage.places, pipeline, stage)
+        for pipeline, stage in _stages(status)
+        if 0 < stage.places < stage.waiting and stage.running >= stage.places
+    ]
+    if not found:
+        return
+    _, pipeline_name, stage = max(found, key=lambda one: one[0])
+    work = (
+        "the only member works on one at a time" if stage.places == 1 else f"its members work on {stage.places} at once"
+    )
+    yield _Finding(
+        "members-full",
+        f"stage {stage.stage} of {pipeline_name}: {work}, and {_wait(stage.waiting)}",
+        "Give the program a higher concurrency, or start further ones; a delivery takes two batches beside its work.",
+    )
+
+
+def _work_of_application(status: ApplicationStatus) -> Iterator[_Finding | None]:
+    active = sum(one.active for one in status.pipelines)
+    lag = sum(one.lag for one in status.pipelines)
+    calls = sum(one.requests for one in status.gateways)
+    if active or lag or calls:
+        text = f"{active} active instances, {lag} records wait, {calls} calls in flight"
+        yield _Finding("application-flowing", text)
+    else:
+        yield _Finding("application-idle", "everything that has come is done")
+
+
+APPLICATION: Ladder[ApplicationStatus] = (
+    _driver_of_application,
+    _gateways,
+    _query_of_application,
+    _without_member,
+    _failing,
+    _hung,
+    _errors,
+    _ended_badly,
+    _clients_refused,
+    _members_full,
+    _work_of_application,
+)
+"""The causes of an application, those that do most harm first."""
+
+
+def _deliveries(number: int) -> str:
+    return "1 delivery" if number == 1 else f"{number} deliveries"
+
+
+def _wait(number: int) -> str:
+    return f"{_deliveries(number)} {_waits(number)}"
+
+
+def _waits(number: int) -> str:
+    return "waits" if number == 1 else "wait"

@@ -1,0 +1,496 @@
+"""Collects the status of a receiver: asks the registry, the driver's report in it, and all workers at the same time.
+
+Source: ``docs/status.md#where-the-facts-come-from``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Self
+
+from wallaroo_spark.errors import RegistryError, TransportError
+from wallaroo_spark.inner.client import Trust, WorkerClient
+from wallaroo_spark.observe.causes import with_causes
+from wallaroo_spark.observe.faces.as_json import SCHEMA, record_from_json, record_to_json
+from wallaroo_spark.observe.receiver import (
+    Death,
+    InstanceStatus,
+    QueryStatus,
+    ReceiverStatus,
+    SlotStatus,
+    StreamStatus,
+    Totals,
+)
+from wallaroo_spark.registry import NO_QUERY, QUERY_STARTS, Lease, Registry, state_served
+
+DEATHS_IN_ALL = 100
+"""Maximum number of deaths in one report. A choice: with their errors some 50 KiB."""
+ERROR_LENGTH = 500
+"""Characters of a job's last error. A choice that bounds the report."""
+
+
+@dataclass(frozen=True)
+class JobReport:
+    """The Spark job of one slot."""
+
+    slot: int
+    running: bool = False
+    """Whether Spark runs the job now."""
+    submission: int = 0
+    """The registry's number of the last submission."""
+    submissions: int = 0
+    """How many times the job was submitted."""
+    died: int = 0
+    """Number of times that it ended without a request."""
+    deaths: tuple[Death, ...] = ()
+    """The last of these ends, the oldest first."""
+    last_error: str = ""
+    """Its last error; empty when there was none."""
+
+
+@dataclass(frozen=True)
+class DriverReport:
+    """The driver's report."""
+
+    at: float
+    """When it was made, on the driver's clock, in seconds since 1970 UTC."""
+    query: QueryStatus = field(default_factory=QueryStatus)
+    jobs: tuple[JobReport, ...] = ()
+    """The jobs of the slots."""
+    lag_rows: int | None = None
+    """Held rows behind the last planned offset, by Spark's last report on the query."""
+    lag_bytes: int | None = None
+    """Memory of these rows in bytes."""
+    error: str = ""
+    """Why the driver's last round has failed; empty when it has not."""
+    page: str = ""
+    """The address of the status page; empty when there is none."""
+
+    def to_text(self) -> str:
+        """The report as text for the registry."""
+        return json.dumps({"schema": SCHEMA, **record_to_json(_bounded(self))})
+
+
+class JobState(Protocol):
+    """The state of a slot's job; see ``wallaroo_spark.runtime.long_jobs.JobRecord``."""
+
+    number: int
+    running: bool
+    submission: int
+    submissions: int
+    died: int
+    last_error: str
+
+    @property
+    def deaths(self) -> Iterable[Any]:
+        """The last deaths, each with ``at``, ``submission`` and ``error``."""
+
+
+def job_report(job: JobState) -> JobReport:
+    """The report on one job."""
+    deaths = tuple(Death(death.at, death.submission, death.error) for death in job.deaths)
+    error = job.last_error[:ERROR_LENGTH]
+    return JobReport(job.number, job.running, job.submission, job.submissions, job.died, deaths, error)
+
+
+def report_of(text: str | None) -> DriverReport | None:
+    """The report in a text from the registry; None for no text, and for one that another release has written."""
+    if text is None:
+        return None
+    try:
+        value = json.loads(text)
+        return record_from_json(DriverReport, value) if value.get("schema") == SCHEMA else None
+    except (ValueError, AttributeError):
+        return None
+
+
+def _bounded(report: DriverReport) -> DriverReport:
+    """The report with only the newest deaths, when there are very many."""
+    every = sorted((death.at for job in report.jobs for death in job.deaths), reverse=True)
+    if len(every) <= DEATHS_IN_ALL:
+        return report
+    return dataclasses.replace(report, jobs=tuple(_since(report.jobs, every[DEATHS_IN_ALL - 1])))
+
+
+def _since(jobs: Iterable[JobReport], at: float) -> Iterable[JobReport]:
+    for job in jobs:
+        yield dataclasses.replace(job, deaths=tuple(death for death in job.deaths if death.at >= at))
+
+
+ANSWER_SECONDS = 5.0
+"""The longest wait for the workers' answers, of all together. A choice: a person waits for them."""
+KNOCK_SECONDS = 1.0
+"""The longest wait for a worker that did not answer the last request, so that it does not delay every snapshot.
+
+A choice; also the longest wait for a connection that shows whether a silent worker's process still accepts any.
+"""
+CALLS_AT_ONCE = 64
+"""Number of workers that are asked at the same time. A choice: each takes a thread."""
+MOST = 100
+"""Default number of instances and streams that each worker reports. A choice: some 50 KiB of JSON for each worker."""
+RECENT_SECONDS = 60.0
+"""Seconds after a worker's death in which its slot counts as lost and not as starting. A choice."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """The requested parts of the status."""
+
+    most: int = MOST
+    """Maximum number of instances, and of streams, that each worker reports."""
+    instance: str = ""
+    """The only instance of interest; empty: all."""
+    stream: str = ""
+    """The name, or the id in decimal digits, of the only stream of interest; empty: all."""
+    story: bool = False
+    """Whether each worker tells its last events."""
+
+
+@dataclass(frozen=True)
+class ReceiverFacts:
+    """The facts about a receiver that are known before its workers are asked."""
+
+    name: str
+    workers: int = 0
+    """Number of slots; 0 when it is not known."""
+    leases: Mapping[int, tuple[Lease, bool]] = field(default_factory=dict)
+    """The last lease of each slot, with whether it is live."""
+    driver: str | None = None
+    """The driver that holds the receiver's lock; None when there is none, or it is not known."""
+    query: str = ""
+    """The field ``query`` of the fleet's record."""
+    token: str = field(default="", repr=False)
+    """The token for status requests."""
+    report: DriverReport | None = None
+    """The driver's report; None when there is none."""
+    registry_error: str = ""
+    """Why the registry does not answer; empty when it does."""
+    warnings: tuple[str, ...] = ()
+    """Warnings about settings that the driver knows."""
+
+    @property
+    def running(self) -> bool:
+        """Whether a driver or a worker runs."""
+        return self.driver is not None or any(live for _, live in self.leases.values())
+
+
+class Collector:
+    """Asks the workers of one receiver. It keeps their connections from one snapshot to the next; close it in the end.
+
+    ``trust`` is how the workers are verified, None when they speak plain text. Several threads may call it at once.
+    """
+
+    def __init__(self, trust: Trust | None = None) -> None:
+        self._trust = trust
+        self._clients: dict[tuple[str, str], WorkerClient] = {}
+        self._silent: set[str] = set()
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        with self._lock:
+            clients, self._clients = list(self._clients.values()), {}
+        for client in clients:
+            client.close()
+
+    def status(
+        self, facts: ReceiverFacts, question: Question | None = None, seconds: float = ANSWER_SECONDS
+    ) -> ReceiverStatus:
+        """One snapshot. All workers are asked at once, for at most ``seconds`` together. Raises nothing."""
+        asked = question or Question()
+        addressed = {
+            slot: lease for slot, (lease, live) in facts.leases.items() if lease.flight and (live or facts.running)
+        }
+        self._forget({(lease.flight, facts.token) for lease in addressed.values()})
+        answers = self._ask(addressed, facts, asked, seconds) if addressed else {}
+        return with_causes(_put_together(facts, answers, time.time()))
+
+    def _ask(
+        self, addressed: Mapping[int, Lease], facts: ReceiverFacts, asked: Question, seconds: float
+    ) -> dict[int, dict[str, Any] | TransportError]:
+        until = time.monotonic() + seconds
+        pool = ThreadPoolExecutor(min(CALLS_AT_ONCE, len(addressed)), "wallaroo-status")
+        try:
+            calls: dict[Future[dict[str, Any]], int] = {
+                pool.submit(self._call, lease.flight, facts.token, asked, until): slot
+                for slot, lease in addressed.items()
+            }
+            # A call has a limit of its own; the additional second is for its return.
+            done, _ = wait(calls, max(0.0, until + 1.0 - time.monotonic()))
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+        answers: dict[int, dict[str, Any] | TransportError] = {}
+        for call, slot in calls.items():
+            if call not in done or call.cancelled():
+                answers[slot] = TransportError(
+                    f"it was not asked within {seconds:g} s", code="worker-unreachable", reason="late"
+                )
+                continue
+            error = call.exception()
+            if error is None:
+                answers[slot] = call.result()
+            elif isinstance(error, TransportError):
+                answers[slot] = error
+            else:
+                answers[slot] = TransportError(f"asking it has failed: {error!r}", code="worker-unreachable")
+        return answers
+
+    def _call(self, address: str, token: str, asked: Question, until: float) -> dict[str, Any]:
+        with self._lock:
+            client = self._clients.get((address, token))
+            if client is None:
+                client = self._clients[address, token] = WorkerClient(address, token, ANSWER_SECONDS, self._trust)
+            silent = address in self._silent
+        left = max(0.1, until - time.monotonic())
+        limit = min(left, KNOCK_SECONDS) if silent else left
+        try:
+            answer = client.inspect(asked.most, asked.instance, asked.stream, limit)
+            if asked.story:
+                answer["story"] = client.story()
+        except TransportError as error:
+            if error.fields.get("reason") != "timeout":
+                raise
+            with self._lock:
+                self._silent.add(address)
+            if not _accepts(address):
+                raise TransportError(
+                    f"{error.message}; no connection to it can be made", code="worker-unreachable", reason="cut"
+                ) from None
+            raise
+        with self._lock:
+            self._silent.discard(address)
+        return answer
+
+    def _forget(self, wanted: set[tuple[str, str]]) -> None:
+        """Close the connections to workers that are not part of the fleet any more."""
+        with self._lock:
+            gone = [self._clients.pop(key) for key in self._clients.keys() - wanted]
+            self._silent &= {address for address, _ in wanted}
+        for client in gone:
+            client.close()
+
+
+def _accepts(address: str) -> bool:
+    """Whether a connection can be made, which the kernel accepts also for a process that is stopped."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), KNOCK_SECONDS).close()
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+class RegistryCollector:
+    """Collects the status of a receiver from its registry, for a program that is not the driver.
+
+    While the registry does not answer, the last known workers are still asked. ``trust`` is as for :class:`Collector`.
+    The registry stays the caller's.
+    """
+
+    def __init__(self, registry: Registry, receiver: str, trust: Trust | None = None) -> None:
+        self._registry = registry
+        self._known = ReceiverFacts(receiver)
+        self._workers = Collector(trust)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._workers.close()
+
+    def status(self, question: Question | None = None, seconds: float = ANSWER_SECONDS) -> ReceiverStatus:
+        """One snapshot. Raises nothing: a registry that does not answer is the snapshot's ``registry_error``."""
+        try:
+            self._known = facts_of(self._registry, self._known.name)
+        except RegistryError as error:
+            self._known = dataclasses.replace(self._known, registry_error=error.message)
+        return self._workers.status(self._known, question, seconds)
+
+
+def facts_of(registry: Registry, receiver: str) -> ReceiverFacts:
+    """Return the registry's records of a receiver. Raises :class:`RegistryError` when the registry does not answer."""
+    fleet = registry.fleet()
+    workers = fleet.get("workers", "0")
+    return ReceiverFacts(
+        receiver,
+        int(workers) if workers.isdecimal() else 0,
+        registry.known_leases(),
+        registry.locked_by("receiver"),
+        fleet.get("query", ""),
+        fleet.get("status_token", ""),
+        report_of(registry.report()),
+    )
+
+
+def _put_together(
+    facts: ReceiverFacts, answers: Mapping[int, dict[str, Any] | TransportError], now: float
+) -> ReceiverStatus:
+    report = facts.report
+    jobs = {job.slot: job for job in report.jobs} if report is not None else {}
+    count = max([facts.workers, *(slot + 1 for slot, (_, live) in facts.leases.items() if live)])
+    slots: list[SlotStatus] = []
+    instances: list[InstanceStatus] = []
+    streams: list[StreamStatus] = []
+    for number in range(count) if facts.running or facts.registry_error else ():
+        answer = answers.get(number)
+        slots.append(_slot(number, facts, jobs.get(number), answer, now))
+        if isinstance(answer, dict):
+            instances += instances_of(number, answer, now)
+            streams += streams_of(number, answer)
+    query = _query(facts, slots)
+    instances.sort(key=lambda one: (one.ack_age or -1.0, one.rows), reverse=True)
+    streams.sort(key=lambda one: (one.ack_age or -1.0, one.rows), reverse=True)
+    warnings = dict.fromkeys([*facts.warnings, *(warning for slot in slots for warning in slot.warnings)])
+    return ReceiverStatus(
+        facts.name,
+        now,
+        facts.running,
+        facts.driver,
+        max(0.0, now - report.at) if report is not None else None,
+        facts.registry_error,
+        report.error if report is not None else "",
+        report.page if report is not None else "",
+        query,
+        tuple(slots),
+        tuple(instances),
+        tuple(streams),
+        _totals(slots, report, streams),
+        warnings=tuple(warnings),
+    )
+
+
+def _slot(
+    number: int, facts: ReceiverFacts, job: JobReport | None, answer: dict[str, Any] | TransportError | None, now: float
+) -> SlotStatus:
+    lease, live = facts.leases.get(number, (None, False))
+    known = SlotStatus(number, _unanswered(lease, live, job, answer, now))
+    if lease is not None:
+        known = dataclasses.replace(
+            known,
+            holder=lease.holder,
+            address=lease.connect,
+            inner_address=lease.flight,
+            generation=lease.generation,
+            submission=lease.submission,
+            lease_expired=not live,
+        )
+    if job is not None:
+        known = dataclasses.replace(
+            known, submissions=job.submissions, died=job.died, deaths=job.deaths, last_error=job.last_error
+        )
+    if isinstance(answer, TransportError):
+        return dataclasses.replace(known, error=answer.message)
+    if answer is None:
+        return known
+    known = slot_of(known, answer, now)
+    state = "stopping" if known.stopping else state_served(known.ready, facts.query)
+    return dataclasses.replace(known, state=state)
+
+
+def _unanswered(
+    lease: Lease | None,
+    live: bool,
+    job: JobReport | None,
+    answer: dict[str, Any] | TransportError | None,
+    now: float,
+) -> str:
+    """The state of a slot whose worker does not answer."""
+    dead = bool(job is not None and job.deaths and now - job.deaths[-1].at < RECENT_SECONDS)
+    if isinstance(answer, TransportError):
+        if answer.fields.get("reason") == "timeout":
+            return "frozen"
+        replaced = job is not None and (not job.running or (lease is not None and job.submission != lease.submission))
+        return "lost" if not live or replaced else "unreachable"
+    if lease is not None and live:
+        return "lost" if dead else "starting"
+    if job is None or not job.submissions:
+        return "vacant"
+    # A job that has never ended is about to run for the first time.
+    return "lost" if dead or (not job.running and (job.died or job.last_error)) else "starting"
+
+
+_STATES: dict[str, str] = {NO_QUERY: "none", QUERY_STARTS: "starting"}
+
+
+def _query(facts: ReceiverFacts, slots: list[SlotStatus]) -> QueryStatus:
+    """The query by the driver's report, and by the fleet's record where there is no report."""
+    report = facts.report
+    if report is None or report.query.state == "unknown":
+        state = _STATES.get(facts.query, "running" if facts.query else "unknown")
+        return QueryStatus(state, id=facts.query if state == "running" else "")
+    query = report.query
+    if query.phase == "writing" and any(slot.read is not None and slot.read.missing for slot in slots):
+        return dataclasses.replace(query, phase="reading")
+    return query
+
+
+def _totals(slots: list[SlotStatus], report: DriverReport | None, streams: list[StreamStatus]) -> Totals:
+    def total(number: Callable[[SlotStatus], int]) -> int:
+        return sum(map(number, slots))
+
+    return Totals(
+        len(slots),
+        total(lambda slot: slot.state == "serving"),
+        total(lambda slot: slot.sessions),
+        total(lambda slot: slot.waiting),
+        total(lambda slot: slot.instances),
+        total(lambda slot: slot.streams),
+        total(lambda slot: slot.rows),
+        total(lambda slot: slot.memory_used),
+        total(lambda slot: slot.memory_budget),
+        total(lambda slot: slot.credits),
+        total(lambda slot: slot.rows_in),
+        _lag(slots, report, streams),
+        report.lag_bytes if report is not None else None,
+        max((slot.ack_age for slot in slots if slot.ack_age is not None), default=None),
+        total(lambda slot: slot.died),
+        total(lambda slot: sum(count for name, count in slot.counts.items() if name.startswith("fault:"))),
+    )
+
+
+def _lag(slots: list[SlotStatus], report: DriverReport | None, streams: list[StreamStatus]) -> int | None:
+    """The rows that no batch has asked for: exact where all streams are known, else by Spark's last report."""
+    if len(streams) == sum(slot.streams for slot in slots):
+        return sum(stream.lag_rows for stream in streams)
+    return report.lag_rows if report is not None else None
+
+
+def slot_of(known: SlotStatus, answer: Mapping[str, Any], now: float) -> SlotStatus:
+    """Add a worker's answer, received at ``now``, to the known state of its slot. It has the names of the record."""
+    refusals = [{**one, "at": now - float(one.get("age", 0.0))} for one in answer.get("refusals", ())]
+    said = {name: value for name, value in answer.items() if name in _OF_WORKERS and value not in (None, "")}
+    found = record_from_json(SlotStatus, {**said, "slot": known.slot, "state": known.state, "refusals": refusals})
+    return dataclasses.replace(known, **{name: getattr(found, name) for name in said | {"refusals": ()}})
+
+
+_OF_DRIVERS = frozenset(["slot", "state", "generation", "submission", "submissions", "died", "deaths", "cause"])
+_OF_WORKERS = frozenset(one.name for one in dataclasses.fields(SlotStatus)) - _OF_DRIVERS
+"""The figures of a slot that its worker knows."""
+
+
+def instances_of(slot: int, answer: Mapping[str, Any], now: float) -> list[InstanceStatus]:
+    """The instances of an answer, in its order."""
+    return [
+        record_from_json(
+            InstanceStatus, {**one, "slot": slot, "since": now - float(one["age"]) if "age" in one else None}
+        )
+        for one in answer.get("instance_list", ())
+    ]
+
+
+def streams_of(slot: int, answer: Mapping[str, Any]) -> list[StreamStatus]:
+    """The streams of an answer, in its order."""
+    return [record_from_json(StreamStatus, {**one, "slot": slot}) for one in answer.get("stream_list", ())]

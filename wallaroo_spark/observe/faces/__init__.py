@@ -1,0 +1,1 @@
+"""The faces: terminal, pages, Prometheus, JSON, DataFrames, report and health."""

@@ -1,0 +1,90 @@
+"""A status and the metrics as DataFrames: one row for each stream, and one for each value of a metric."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from wallaroo_spark.observe.receiver import ReceiverStatus, StreamStatus
+from wallaroo_spark.references import Reference
+
+STREAMS_SCHEMA = (
+    "receiver string, time timestamp, slot int, slot_state string, instance string, instance_state string, "
+    "credits bigint, stream string, stream_id bigint, state string, received string, planned string, "
+    "committed string, rows bigint, bytes bigint, lag_rows bigint, ack_age double, cause string, sentence string"
+)
+"""The columns. Stream ids have the bits of the u64, as in the rows of a receiver; references are text."""
+METRICS_SCHEMA = "receiver string, time timestamp, metric string, labels map<string, string>, value double"
+"""The columns. A histogram has rows named ``_sum``, ``_count`` and ``_bucket`` (with the label ``le``)."""
+_GREATEST = (1 << 63) - 1
+
+
+def streams_frame(spark: Any, status: ReceiverStatus) -> DataFrame:
+    """The streams of a snapshot as a DataFrame with the columns of :data:`STREAMS_SCHEMA`."""
+    slots = {slot.slot: slot.state for slot in status.slots}
+    instances = {(one.slot, one.name): one for one in status.instances}
+
+    def row(one: StreamStatus) -> tuple[Any, ...]:
+        instance = instances.get((one.slot, one.instance))
+        return (
+            status.name,
+            _timestamp(status.time),
+            one.slot,
+            slots.get(one.slot),
+            one.instance,
+            instance.state if instance else None,
+            instance.credits if instance else None,
+            one.name,
+            one.stream_id if one.stream_id <= _GREATEST else one.stream_id - (1 << 64),
+            one.state,
+            _text(one.received),
+            _text(one.planned),
+            _text(one.committed),
+            one.rows,
+            one.bytes,
+            one.lag_rows,
+            one.ack_age,
+            one.cause.code,
+            one.cause.sentence,
+        )
+
+    frame: DataFrame = spark.createDataFrame([row(one) for one in status.streams], STREAMS_SCHEMA)
+    return frame
+
+
+def metrics_frame(
+    spark: Any, receiver: str, metrics: Mapping[str, Sequence[Mapping[str, Any]]], now: float | None = None
+) -> DataFrame:
+    """The values of :meth:`~wallaroo_spark.receiver.Receiver.metrics` with the columns of :data:`METRICS_SCHEMA`."""
+    at = _timestamp(time.time() if now is None else now)
+    rows = [
+        (receiver, at, metric, labels, float(value))
+        for name, values in metrics.items()
+        for one in values
+        for metric, labels, value in _samples(name, one)
+    ]
+    frame: DataFrame = spark.createDataFrame(rows, METRICS_SCHEMA)
+    return frame
+
+
+def _samples(name: str, one: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, str], float]]:
+    labels = dict(one["labels"])
+    if "value" in one:
+        yield name, labels, one["value"]
+        return
+    yield f"{name}_sum", labels, one["sum"]
+    yield f"{name}_count", labels, one["count"]
+    for bound, count in one["buckets"].items():
+        yield f"{name}_bucket", {**labels, "le": "+Inf" if bound == "inf" else bound}, count
+
+
+def _timestamp(seconds: float) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+
+
+def _text(reference: Reference | None) -> str | None:
+    return None if reference is None else str(reference)

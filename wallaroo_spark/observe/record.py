@@ -1,0 +1,458 @@
+"""The records of a run: figures over time, batches and events of a receiver or an application, all bounded. Pure.
+
+The status page shows their end, the run report all of a receiver's. Source: ``docs/status-page.md#run-report``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from wallaroo_spark.observe.application import ApplicationStatus
+from wallaroo_spark.observe.rates import History, Rates, rates
+from wallaroo_spark.observe.receiver import ReceiverStatus, SlotStatus
+
+T = TypeVar("T")
+
+
+class ThinningSeries(Generic[T]):
+    """At most ``size`` values, the oldest first, each merged out of ``stride`` appended ones."""
+
+    def __init__(self, size: int, merge: Callable[[list[T]], T]) -> None:
+        """``size`` is even and at least 2; ``merge`` makes one value of one or more neighbours."""
+        self._size = size
+        self._merge = merge
+        self._values: list[T] = []
+        self._pending: list[T] = []
+        self.stride = 1
+
+    def __len__(self) -> int:
+        return len(self._values) + bool(self._pending)
+
+    def __iter__(self) -> Iterator[T]:
+        """All values; the last one may be of fewer appended values than the others."""
+        yield from self._values
+        if self._pending:
+            yield self._merge(self._pending)
+
+    def append(self, value: T) -> None:
+        """Append one value."""
+        self._pending.append(value)
+        if len(self._pending) < self.stride:
+            return
+        self._values.append(self._merge(self._pending))
+        self._pending = []
+        if len(self._values) >= self._size:
+            pairs = zip(self._values[::2], self._values[1::2], strict=False)
+            self._values = [self._merge([first, second]) for first, second in pairs]
+            self.stride *= 2
+
+
+RECENT = 300
+"""Points that the status page shows: five minutes at one a second."""
+WHOLE = 1200
+"""Points that a whole run keeps. A choice: a report's picture is some 1,000 pixels wide."""
+BATCHES = 60
+"""Batches that the status page shows."""
+EVENTS = 200
+"""Number of the newest events that are kept. The report says how many there were."""
+FIRST_EVENTS = 100
+"""Events from the beginning that are kept beside the newest, because the first failure often explains the others."""
+SNAPSHOTS = 12
+"""Whole snapshots that are kept, for rates over some seconds."""
+ACK_AGE = "ack-age:"
+"""Prefix of the names of a worker's counts of acknowledged rows; the upper bound in seconds follows, or ``+Inf``."""
+CALM_SECONDS = 10.0
+"""Seconds without trouble after which a trouble counts as ended. A choice: longer than a quick batch of a slow
+query."""
+PASSING = frozenset({"worker-starting", "worker-stopping", "slot-vacant", "query-not-started", "query-starting"})
+"""Causes that occur at every start and stop, so that they need attention only when they last."""
+SAME_SECONDS = 2.0
+"""Refusals of one peer whose times differ by less are one refusal. A choice: clocks and answers vary by less."""
+LONGEST_TEXT = 2000
+"""The most characters of an event's text."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """The figures of a receiver at one time, or merged over several."""
+
+    time: float
+    """Time of the first snapshot."""
+    rows_in: float | None
+    """Received rows a second; None when there was no earlier snapshot. Merged: the mean."""
+    rows_out: float | None
+    """Committed rows a second; None as above. Merged: the mean."""
+    ack_age: float | None
+    """Age of the oldest row without ACK; None when no row was held. Merged: the greatest."""
+    rows: int
+    """Held rows. Merged: the greatest."""
+    bytes: int
+    """Bytes in use. Merged: the greatest."""
+    sessions: int
+    """Connected sessions. Merged: the least, so that a loss stays visible."""
+    serving: int
+    """Slots whose worker served. Merged: the least."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch that Spark has reported. Merged: the longest one."""
+
+    time: float
+    """Time of the snapshot that had it first."""
+    batch: int
+    """Its number."""
+    rows: int
+    durations: Mapping[str, int]
+    """Milliseconds by Spark's names of its steps."""
+
+    @property
+    def milliseconds(self) -> int:
+        """The time of the whole batch."""
+        return self.durations.get("triggerExecution", 0)
+
+
+@dataclass(frozen=True)
+class RunEvent:
+    """Something that has happened: a death, an error, a refused connection, or a change of the cause."""
+
+    number: int
+    """Its number in the run, from 0."""
+    time: float
+    """Seconds since 1970."""
+    kind: str
+    """``death``, ``error``, ``refused`` or ``change``."""
+    where: str
+    """The part concerned: ``slot 3``, ``query``, ``driver``, or the receiver's name."""
+    text: str
+    """Description of the event: one sentence, or the error's text."""
+    bad: bool
+    """Whether it needs attention."""
+
+
+class RunRecord:
+    """The record of one run of a receiver."""
+
+    def __init__(self) -> None:
+        self.snapshots = History(SNAPSHOTS)
+        self.recent: deque[Point] = deque(maxlen=RECENT)
+        self.whole: ThinningSeries[Point] = ThinningSeries(WHOLE, merge_points)
+        self.batches: deque[Batch] = deque(maxlen=BATCHES)
+        self.all_batches: ThinningSeries[Batch] = ThinningSeries(WHOLE, merge_batches)
+        self.batch_count = 0
+        """Batches of the run, also those that ended between two snapshots and have no durations here."""
+        self.event_count = 0
+        self.death_count = 0
+        self.most_sessions = 0
+        self.rows_in = 0
+        """Rows that the workers of the run have received, as far as the snapshots tell."""
+        self.rows_out = 0
+        """Rows of them that were committed."""
+        self.started: float | None = None
+        self._first_events: list[RunEvent] = []
+        self._last_events: deque[RunEvent] = deque(maxlen=EVENTS)
+        self._rates: Rates | None = None
+        self._known: dict[str, str] = {}
+        self._deaths: dict[int, tuple[int, float]] = {}
+        self._refused: dict[int, dict[tuple[str, str], float]] = {}
+        self._last_batch: tuple[str, int] | None = None
+        self._trouble = ""
+        self._calm_since: float | None = None
+        self._counted: dict[int, tuple[int, Mapping[str, int], int, int]] = {}
+        self._ack_ages: Counter[str] = Counter()
+
+    def add(self, status: ReceiverStatus) -> None:
+        """Add one snapshot. One that is not newer than the last one is ignored."""
+        last = self.snapshots.last
+        if last is not None and status.time <= last.time:
+            return
+        if self.started is None:
+            self.started = status.time
+        self.snapshots.add(status)
+        self._rates = None
+        point = _point(status, rates(_slots_alone(last), _slots_alone(status)) if last is not None else None)
+        self.recent.append(point)
+        self.whole.append(point)
+        self.most_sessions = max(self.most_sessions, status.totals.sessions)
+        self.count(status)
+        self._add_batch(status)
+        for event in self._events(status):
+            self._add_event(*event)
+
+    def rates(self) -> Rates:
+        """The rates over the usual window, computed once for each snapshot."""
+        if self._rates is None:
+            self._rates = self.snapshots.rates()
+        return self._rates
+
+    def count(self, status: ReceiverStatus) -> None:
+        """Add the rows that the workers have counted since the last snapshot."""
+        for slot in status.slots:
+            self._count(slot)
+
+    def events(self) -> list[RunEvent]:
+        """The kept events, the newest first."""
+        last = list(self._last_events)
+        first = [event for event in self._first_events if not last or event.number < last[0].number]
+        return [*reversed(last), *reversed(first)]
+
+    def ack_ages(self) -> list[tuple[float | None, int]]:
+        """Acknowledged rows by the time since their arrival: (upper bound in seconds, rows); None: any longer time."""
+        bounds = sorted(self._ack_ages, key=float)
+        return [(None if bound == "+Inf" else float(bound), self._ack_ages[bound]) for bound in bounds]
+
+    def _count(self, slot: SlotStatus) -> None:
+        """Add the rows that a worker has counted since the last snapshot. A new worker counts from zero."""
+        if not slot.answers:
+            return
+        known = self._counted.get(slot.slot)
+        self._counted[slot.slot] = (slot.generation, slot.counts, slot.rows_in, slot.rows_out)
+        _, counts, rows_in, rows_out = known if known and known[0] == slot.generation else (0, {}, 0, 0)
+        self.rows_in += max(0, slot.rows_in - rows_in)
+        self.rows_out += max(0, slot.rows_out - rows_out)
+        for name, value in slot.counts.items():
+            if name.startswith(ACK_AGE) and value > counts.get(name, 0):
+                self._ack_ages[name.removeprefix(ACK_AGE)] += value - counts.get(name, 0)
+
+    def _add_batch(self, status: ReceiverStatus) -> None:
+        query = status.query
+        batch = query.reported_batch if query.durations else None
+        # Spark also reports that it has planned nothing; such a report has no step that reads.
+        if batch is None or "addBatch" not in query.durations or self._last_batch == (query.run_id, batch):
+            return
+        self.batch_count += (
+            batch - self._last_batch[1] if self._last_batch and self._last_batch[0] == query.run_id else 1
+        )
+        self._last_batch = (query.run_id, batch)
+        one = Batch(status.time, batch, query.input_rows, dict(query.durations))
+        self.batches.append(one)
+        self.all_batches.append(one)
+
+    def _add_event(self, time: float, kind: str, where: str, text: str, bad: bool) -> None:
+        if len(text) > LONGEST_TEXT:
+            text = f"{text[:LONGEST_TEXT]}… ({len(text)} characters)"
+        self.death_count += kind == "death"
+        event = RunEvent(self.event_count, time, kind, where, text, bad)
+        self.event_count += 1
+        self._last_events.append(event)
+        if len(self._first_events) < FIRST_EVENTS:
+            self._first_events.append(event)
+
+    def _events(self, status: ReceiverStatus) -> Iterator[tuple[float, str, str, str, bool]]:
+        for slot in status.slots:
+            yield from self._deaths_of(slot)
+            yield from self._refusals_of(slot)
+        query = status.query
+        if self._is_new("query", query.error):
+            yield query.error_at or status.time, "error", "query", query.error, True
+        if self._is_new("watcher", query.watcher_error):
+            yield status.time, "error", "checkpoint", query.watcher_error, True
+        if self._is_new("registry", status.registry_error):
+            yield status.time, "error", "registry", status.registry_error, True
+        if self._is_new("driver", status.driver_error) and status.driver_error != status.registry_error:
+            yield status.time, "error", "driver", status.driver_error, True
+        yield from self._changes_of_cause(status)
+
+    def _changes_of_cause(self, status: ReceiverStatus) -> Iterator[tuple[float, str, str, str, bool]]:
+        """A new trouble, and the end of one. A slow sink that is a trouble in several batches is one event."""
+        cause = status.cause
+        if not cause.healthy:
+            self._calm_since = None
+            if cause.code != self._trouble:
+                self._trouble = cause.code
+                yield status.time, "change", status.name, cause.sentence, cause.code not in PASSING
+        elif self._trouble:
+            self._calm_since = status.time if self._calm_since is None else self._calm_since
+            if status.time - self._calm_since >= CALM_SECONDS:
+                self._trouble = ""
+                yield self._calm_since, "change", status.name, cause.sentence, False
+
+    def _is_new(self, name: str, text: str) -> bool:
+        before = self._known.get(name, "")
+        self._known[name] = text
+        return bool(text) and text != before
+
+    def _deaths_of(self, slot: SlotStatus) -> Iterator[tuple[float, str, str, str, bool]]:
+        known = self._deaths.get(slot.slot, (0, 0.0))
+        new = [death for death in slot.deaths if (death.submission, death.at) > known]
+        for death in new:
+            yield death.at, "death", f"slot {slot.slot}", death.error, True
+        if new:
+            self._deaths[slot.slot] = (new[-1].submission, new[-1].at)
+
+    def _refusals_of(self, slot: SlotStatus) -> Iterator[tuple[float, str, str, str, bool]]:
+        known = self._refused.get(slot.slot, {})
+        # The time is computed from an age in each snapshot, so it differs a little; a peer's port distinguishes
+        # connections.
+        self._refused[slot.slot] = {(refusal.peer, refusal.kind): refusal.at for refusal in slot.refusals}
+        for refusal in slot.refusals:
+            at = known.get((refusal.peer, refusal.kind))
+            if at is None or refusal.at - at > SAME_SECONDS:
+                who = f"{refusal.instance} ({refusal.peer})" if refusal.instance else refusal.peer
+                yield refusal.at, "refused", f"slot {slot.slot}", f"{who}: {refusal.reason}", True
+
+
+def _slots_alone(status: ReceiverStatus) -> ReceiverStatus:
+    """The snapshot with its slots alone, which suffice for the rates of the whole receiver."""
+    return replace(status, instances=(), streams=())
+
+
+def _point(status: ReceiverStatus, rates: Rates | None) -> Point:
+    totals = status.totals
+    return Point(
+        status.time,
+        rates.total.rows_in if rates else None,
+        rates.total.rows_out if rates else None,
+        totals.ack_age,
+        totals.rows,
+        totals.bytes,
+        totals.sessions,
+        totals.serving,
+    )
+
+
+def merge_points(points: list[Point]) -> Point:
+    """One point in place of several neighbours."""
+    return Point(
+        points[0].time,
+        _mean([point.rows_in for point in points]),
+        _mean([point.rows_out for point in points]),
+        max((point.ack_age for point in points if point.ack_age is not None), default=None),
+        max(point.rows for point in points),
+        max(point.bytes for point in points),
+        min(point.sessions for point in points),
+        min(point.serving for point in points),
+    )
+
+
+def merge_batches(batches: list[Batch]) -> Batch:
+    """The longest of several neighbours."""
+    return max(batches, key=lambda batch: batch.milliseconds)
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+WINDOW_SECONDS = 5.0
+"""The window of a rate, as that of a receiver's."""
+CHANGING = frozenset(["query-starting", "application-idle", "application-flowing", "members-full"])
+"""Causes that change with every batch or at every start, and so are no events."""
+
+
+@dataclass(frozen=True)
+class SnapshotTotals:
+    """The counters of one snapshot, of which rates are made."""
+
+    time: float
+    """Seconds since 1970."""
+    events: float
+    """Events that gateways have written; it falls when a gateway begins anew."""
+    records: int
+    """Records of all streams."""
+    outputs: int
+    """Recorded outputs of all stages."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The figures of an application at one time."""
+
+    time: float
+    """Time of the snapshot."""
+    events: float | None
+    """Events a second that gateways have written; None when there was no earlier snapshot."""
+    records: float | None
+    """Records a second; None as above."""
+    outputs: float | None
+    """Outputs of stages a second; None as above."""
+    unread: int
+    """Events in the inbox that no batch has read."""
+
+
+class ApplicationRecord:
+    """The record of one run."""
+
+    def __init__(self) -> None:
+        self.last: ApplicationStatus | None = None
+        """The newest snapshot."""
+        self.recent: deque[Figures] = deque(maxlen=RECENT)
+        """Figures, the oldest first."""
+        self.batches: deque[Batch] = deque(maxlen=BATCHES)
+        """Batches, the oldest first."""
+        self.happened: deque[RunEvent] = deque(maxlen=EVENTS)
+        """Events, the newest first."""
+        self._totals: deque[SnapshotTotals] = deque(maxlen=RECENT)
+        self._events = 0
+
+    def add(self, status: ApplicationStatus) -> None:
+        """Add a snapshot; one that is not newer than the last is ignored."""
+        before = self.last
+        if before is not None and status.time <= before.time:
+            return
+        self._note_changes(before, status)
+        self.last = status
+        query = status.query
+        batch, newest = query.reported_batch, self.batches[-1].batch if self.batches else None
+        if batch is not None and batch != newest and "addBatch" in query.durations:
+            self.batches.append(Batch(status.time, batch, query.input_rows, query.durations))
+        totals = _totals(status)
+        while len(self._totals) > 1 and status.time - self._totals[1].time >= WINDOW_SECONDS:
+            self._totals.popleft()
+        self.recent.append(_figures(status, self._totals[0] if self._totals else None, totals))
+        self._totals.append(totals)
+
+    def count(self, status: ApplicationStatus) -> None:
+        """Nothing: a run of an application has no report."""
+
+    def _note_changes(self, before: ApplicationStatus | None, after: ApplicationStatus) -> None:
+        name = after.application
+        if (before.cause.code if before else "") != after.cause.code and after.cause.code not in CHANGING:
+            self._note(after.time, "change", name, after.cause.sentence, not after.cause.healthy)
+        for error in after.errors:
+            if before is None or error not in before.errors:
+                self._note(after.time, "error", name, error, True)
+        starts = {one.gateway: one.submissions for one in before.gateways} if before else {}
+        for one in after.gateways:
+            if one.submissions > starts.get(one.gateway, one.submissions):
+                text = one.last_error or "its Spark job has ended"
+                self._note(after.time, "death", one.gateway, f"it is started again: {text}", True)
+        if before is not None and after.query_starts > before.query_starts > 0:
+            self._note(after.time, "change", "query", "the query was started again", True)
+        if before is not None and before.schema != after.schema:
+            self._note(after.time, "change", name, f"version {after.schema} of the schema is applied", False)
+
+    def _note(self, time: float, kind: str, where: str, text: str, bad: bool) -> None:
+        self.happened.appendleft(RunEvent(self._events, time, kind, where, text, bad))
+        self._events += 1
+
+
+def _totals(status: ApplicationStatus) -> SnapshotTotals:
+    return SnapshotTotals(
+        status.time,
+        sum(one.counts.get("inbox-events", 0) for one in status.gateways),
+        sum(one.records for one in status.partitions),
+        sum(stage.done for one in status.pipelines for stage in one.stages),
+    )
+
+
+def _figures(status: ApplicationStatus, before: SnapshotTotals | None, now: SnapshotTotals) -> Figures:
+    unread = sum(one.unread_events for one in status.gateways)
+    if before is None:
+        return Figures(status.time, None, None, None, unread)
+    seconds = now.time - before.time
+
+    def rate(earlier: float, later: float) -> float:
+        return max(0.0, later - earlier) / seconds
+
+    return Figures(
+        status.time,
+        rate(before.events, now.events),
+        rate(before.records, now.records),
+        rate(before.outputs, now.outputs),
+        unread,
+    )

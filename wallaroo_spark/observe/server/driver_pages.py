@@ -1,0 +1,191 @@
+"""The pages of drivers: the status page and the run report of a receiver, and the page of an application.
+
+Source: ``docs/status-page.md``, ``docs/pipelines/see.md#the-page``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from wallaroo_spark.errors import ConfigurationError, one_line
+from wallaroo_spark.observe.application import ApplicationStatus
+from wallaroo_spark.observe.counters import BatchTimes
+from wallaroo_spark.observe.faces.page import APPLICATION, application_document, static_routes
+from wallaroo_spark.observe.faces.report import report_html
+from wallaroo_spark.observe.query_facts import read_batches
+from wallaroo_spark.observe.record import ApplicationRecord
+from wallaroo_spark.observe.server.access import PageAddress
+from wallaroo_spark.observe.server.endpoints import ApplicationTelemetry
+from wallaroo_spark.observe.server.messages import Route, Routes
+from wallaroo_spark.observe.server.monitor import Monitor, PageMonitor
+from wallaroo_spark.observe.server.page_server import PageServer
+from wallaroo_spark.options import Options
+
+log = one_line(logging.getLogger("wallaroo_spark.receiver"))
+
+ROWS_IN_ALL = 2000
+"""Instances, and streams, that the workers together tell the page of. A choice: it bounds the driver's memory."""
+LEAST_ROWS = 5
+"""The fewest that each worker tells of, also when there are very many workers."""
+LAST_LOOK_SECONDS = 2.0
+"""How long the workers get to answer at a stop. A choice that bounds a stop."""
+
+_PROGRAMS = ("wallaroo-spark", "pyspark", "pyarrow", "pandas", "redis")
+
+
+def rows_of_each(workers: int) -> int:
+    """How many instances, and streams, each worker tells the page of."""
+    return max(LEAST_ROWS, ROWS_IN_ALL // workers)
+
+
+def page_routes(monitor: Monitor) -> Routes:
+    """The routes of the page and of its figures."""
+    return {**static_routes(), "/api/status": Route(monitor.answer)}
+
+
+def start_page(place: PageAddress | None, options: Options, routes: Routes) -> PageServer | None:
+    """Start the server of the page at ``place``; None without a place.
+
+    Raises :class:`ConfigurationError` when the address cannot be used and the option ``statusPage`` gives it. The
+    default address is not worth ending a receiver, so in that case there is a warning and no page.
+    """
+    if place is None:
+        return None
+    page = PageServer(place, routes, f"receiver {options.receiver}")
+    try:
+        page.start()
+    except ConfigurationError as error:
+        if options.status_page != Options().status_page:
+            raise
+        log.warning("receiver %s has no status page: %s", options.receiver, error)
+        return None
+    if not log.hasHandlers():
+        # A program without logging, such as a notebook, has to learn the address, too; Python drops its log line.
+        print(f"receiver {options.receiver}: the status page is {page.address}", file=sys.stderr, flush=True)
+    return page
+
+
+def check_report(path: str) -> None:
+    """Refuse a path at which no report can be written; empty: there is none.
+
+    Raises :class:`ConfigurationError` with the folder and the remedy.
+    """
+    folder = Path(path).absolute().parent
+    if path and (Path(path).is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK)):
+        raise ConfigurationError(
+            f"option report: {path} cannot be written; name a file in a folder that exists and that the driver may "
+            "write to",
+            code="file-unwritable",
+            option="report",
+        )
+
+
+def write_report(path: str, monitor: Monitor, options: Options) -> None:
+    """Write the report of a run to a file, which is complete or not there at any moment.
+
+    Raises :class:`ConfigurationError` when it cannot be written.
+    """
+    versions = {"Python": platform.python_version(), "system": platform.platform()}
+    for name in _PROGRAMS:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    given = options.to_texts(secrets=False)
+    text = monitor.read(lambda record: report_html(record, options=given, versions=versions))
+    file = Path(path).absolute()
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=file.parent, prefix=f".{file.name}.", delete=False
+        ) as written:
+            written.write(text)
+        os.replace(written.name, file)
+    except OSError as error:
+        raise ConfigurationError(
+            f"the report {path} cannot be written: {error.strerror}; use another path", code="file-unwritable"
+        ) from error
+
+
+SETTINGS = ("status_page", "status_page_token")
+"""The names of the settings of the page, for its errors."""
+
+
+class ApplicationPage:
+    """The page and the metrics of one application; ``place`` is None for metrics without a server.
+
+    ``status`` takes a snapshot, ``query`` gives Spark's query. A default address that is taken is a warning, because it
+    is not worth ending an application; ``required``: it is an error.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        place: PageAddress | None,
+        status: Callable[[], ApplicationStatus],
+        query: Callable[[], Any],
+        *,
+        required: bool,
+    ) -> None:
+        self._name, self._place, self._required = name, place, required
+        self._query = query
+        self._telemetry = ApplicationTelemetry(status, self._read_batches)
+        self._status = status
+        self._monitor: PageMonitor[ApplicationRecord] | None = None
+        self._server: PageServer | None = None
+
+    @property
+    def address(self) -> str:
+        """The URL of the page; empty when it is not served."""
+        return self._server.address if self._server is not None else ""
+
+    def metrics(self) -> dict[str, list[dict[str, Any]]]:
+        """The values of all metrics by name, as JSON-ready values."""
+        return self._telemetry.metrics()
+
+    def start(self) -> None:
+        """Serve. Raises :class:`ConfigurationError` when a required address cannot be used."""
+        if self._place is None:
+            return
+        who = f"application {self._name}"
+        monitor = PageMonitor(self._status, who, ApplicationRecord(), application_document)
+        routes = {
+            **static_routes(APPLICATION),
+            "/api/status": Route(monitor.answer),
+            **self._telemetry.routes(),
+        }
+        server = PageServer(self._place, routes, who)
+        try:
+            server.start()
+        except ConfigurationError as error:
+            if self._required:
+                raise
+            log.warning("application %s has no page: %s", self._name, error)
+            return
+        self._server, self._monitor = server, monitor
+        monitor.start()
+
+    def stop(self) -> None:
+        """End the server and its thread. May be called again."""
+        server, self._server = self._server, None
+        monitor, self._monitor = self._monitor, None
+        if server is not None:
+            server.stop()
+        if monitor is not None:
+            monitor.stop()
+
+    def _read_batches(self, times: BatchTimes) -> None:
+        query = self._query()
+        if query is not None:
+            # A query that ends meanwhile, or a lost connection to Spark: its reports stay as they are counted.
+            try:
+                read_batches(query, times)
+            except Exception as error:
+                log.debug("application %s: the reports of batches are not read: %s", self._name, error)

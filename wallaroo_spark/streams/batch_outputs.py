@@ -1,0 +1,380 @@
+"""The outputs of an application's batches: files that tasks write, and the manifest that names them.
+
+The files of a batch and its manifest, as values. Source: ``docs/pipelines/engine.md#files``.
+
+The folder of an application's batches: written by tasks and the driver, read by gateways, the source and the mover.
+
+Source: ``docs/pipelines/engine.md#the-steps-of-a-batch``.
+
+The messages of committed batches for one gateway. Source: ``docs/pipelines/engine.md#the-steps-of-a-batch``.
+
+Writes the outputs of a task's keys to the files of a batch: the outputs of many keys in few files.
+
+Source: ``docs/pipelines/engine.md#the-steps-of-a-batch``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from wallaroo_spark.errors import PipelineError
+from wallaroo_spark.pipelines.controller.messages.instructions import Instruction
+from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, PartitionKey
+from wallaroo_spark.pipelines.controller.stored.encoding import decode
+from wallaroo_spark.sidecar.batch_log import BatchLog
+from wallaroo_spark.storage.locations import Location
+from wallaroo_spark.streams.places import BATCHES
+from wallaroo_spark.streams.rows import HISTORY, INPUT, OUTBOX, RECORDS, OutputKind
+
+FORMAT = 1
+"""The version of the manifest's format."""
+
+
+@dataclass(frozen=True)
+class OutputFile:
+    """A file that a task of a batch has written; of the kinds TIMER and FORGET a fact on one key, without a file."""
+
+    batch: int
+    """The batch that it belongs to."""
+    kind: OutputKind
+    """The kind of its rows."""
+    stream: str = ""
+    """Stream of the records, the timer or the forgotten records; empty for the other kinds."""
+    partition: int = 0
+    """Partition of the records, the timer or the forgotten records."""
+    target: str = ""
+    """Name of the gateway, for an outbox."""
+    name: str = ""
+    """Name of the file in the folder of its batch; empty without a file."""
+    rows: int = 0
+    """Number of rows."""
+    bytes: int = 0
+    """Size of the file in bytes."""
+    first: int | None = None
+    """First offset of the records, or the first one that is not forgotten; of a timer its time in milliseconds, None
+    when the key needs none."""
+    last: int | None = None
+    """Last offset of the records, inclusive."""
+    gauges: str = ""
+    """The gauges of a timer's key after the batch, as JSON; empty for the other kinds."""
+
+    @property
+    def key(self) -> PartitionKey:
+        """The key of records, of a timer, or of forgotten records."""
+        return PartitionKey(self.stream, self.partition)
+
+    def to_json(self) -> str:
+        """Encode as text: a task returns it to the driver."""
+        return json.dumps(self._values())
+
+    @classmethod
+    def from_json(cls, text: str) -> OutputFile:
+        """Decode the text of :meth:`to_json`."""
+        return cls._read(json.loads(text))
+
+    def _values(self) -> dict[str, Any]:
+        # A manifest has no gauges at its files, and readers of earlier releases do not know the name.
+        return {name: value for name, value in vars(self).items() if name != "gauges" or value}
+
+    @classmethod
+    def _read(cls, values: dict[str, Any]) -> OutputFile:
+        return cls(**{**values, "kind": OutputKind(values["kind"])})
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The outputs of a batch. It counts once Spark has committed the batch."""
+
+    batch: int
+    """Id of the batch."""
+    files: tuple[OutputFile, ...] = ()
+    """Its files, and an entry of the kind FORGET for each key whose records are forgotten."""
+    timers: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    """All armed timers after the batch: the text of a PartitionKey → time in milliseconds."""
+    gauges: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: MappingProxyType({}))
+    """The gauges of the keys that had a turn in the batch: the text of a PartitionKey → their values."""
+
+    def of(self, kind: OutputKind, target: str | None = None) -> tuple[OutputFile, ...]:
+        """The files of one kind, and of one gateway if ``target`` is given."""
+        return tuple(file for file in self.files if file.kind == kind and target in (None, file.target))
+
+    def to_json(self) -> bytes:
+        """Encode as the manifest file."""
+        values = {
+            "version": FORMAT,
+            "batch": self.batch,
+            "files": [file._values() for file in self.files],
+            "timers": dict(self.timers),
+            "gauges": dict(self.gauges),
+        }
+        return json.dumps(values).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Manifest:
+        """Decode a manifest file. Raises ``ValueError``, ``KeyError`` or ``TypeError`` when it is malformed."""
+        values = json.loads(data)
+        if values["version"] != FORMAT:
+            raise ValueError(f"version {values['version']!r} is not known")
+        files = tuple(OutputFile._read(file) for file in values["files"])
+        timers = {str(key): int(at) for key, at in values["timers"].items()}
+        return cls(int(values["batch"]), files, timers, values.get("gauges", {}))
+
+
+def manifest_of(batch: int, outputs: Iterable[OutputFile], before: Manifest | None) -> Manifest:
+    """The manifest of a batch from all that its tasks have returned; ``before`` is the manifest of the batch before.
+
+    A timer in ``outputs`` replaces the one that its key has in ``before``.
+    """
+    timers = dict(before.timers) if before is not None else {}
+    files, gauges = [], {}
+    for output in outputs:
+        if output.gauges:
+            gauges[str(output.key)] = json.loads(output.gauges)
+        if output.kind is not OutputKind.TIMER:
+            files.append(output)
+        elif output.first is None:
+            timers.pop(str(output.key), None)
+        else:
+            timers[str(output.key)] = output.first
+    order = sorted(files, key=lambda file: (file.kind, file.stream, file.partition, file.target, file.first or 0))
+    return Manifest(batch, tuple(order), timers, gauges)
+
+
+_WAY_OUT = "restore the application's folder, because the state of its streams is no longer complete"
+
+
+class BatchOutputs:
+    """The outputs of the batches of the application in ``folder``, as the session ``spark`` opens it.
+
+    A process without a Spark session gives none, and a location as :func:`for_tasks` makes it. Methods raise
+    :class:`wallaroo_spark.errors.CheckpointError` when files cannot be read or written, and :class:`PipelineError` for
+    a batch that is no longer kept.
+    """
+
+    def __init__(self, folder: Location, spark: Any = None) -> None:
+        self.log = BatchLog(folder, BATCHES, not_kept=_not_kept, way_out=_WAY_OUT, spark=spark)
+
+    def __repr__(self) -> str:
+        return f"BatchOutputs({self.log.folder.identity!r})"
+
+    def seal(self, manifest: Manifest) -> None:
+        """Write the manifest of a batch; it replaces an earlier one."""
+        self.log.seal(manifest.batch, manifest.to_json())
+
+    def manifest(self, batch: int) -> Manifest | None:
+        """The manifest of a batch; None if the batch has none."""
+        return self.log.manifest(batch, Manifest.from_json)
+
+    def sealed(self) -> list[int]:
+        """The batches that have a manifest, in their order; the newest of them may be not committed."""
+        return self.log.sealed()
+
+    def open(self, file: OutputFile) -> Iterator[pa.RecordBatch]:
+        """Iterate over the rows of an Arrow file: carried messages (INPUT), or an outbox (OUTBOX)."""
+        with self.log.reading(file.batch, file.name) as stream, pa.ipc.open_stream(stream) as reader:
+            yield from reader
+
+    def delete_drafts(self) -> None:
+        """Delete the drafts of manifests that a driver has left. For the one driver, before its first batch."""
+        self.log.folder.delete_drafts()
+
+    def kept_from(self) -> int:
+        """The oldest kept batch."""
+        return self.log.kept_from()
+
+    def keep_from(self, batch: int) -> None:
+        """Delete the files of the batches before ``batch``."""
+        self.log.keep_from(batch)
+
+
+def _not_kept(batch: int) -> PipelineError:
+    return PipelineError(
+        f"the outputs of batch {batch} are no longer kept, because they were moved into the tables; read the tables, "
+        "and join the group or stage again for its deliveries",
+        code="batch-not-kept",
+        batch=batch,
+    )
+
+
+class OutboxMessage(NamedTuple):
+    """A message for a gateway."""
+
+    instruction: Instruction
+    records: tuple[CloudEvent, ...] | None
+    """The records of a DeliverRecords; None where they are to be read from the table, and for other instructions."""
+
+
+class OutboxReader:
+    """Reads the messages for gateways in the application's folder; a process without Spark gives no session.
+
+    Only messages of a committed batch may be acted on; the caller follows the commits.
+    """
+
+    def __init__(self, folder: Location, spark: Any = None) -> None:
+        self._outputs = BatchOutputs(folder, spark)
+
+    def messages(self, batch: int, gateway: str) -> list[OutboxMessage]:
+        """The messages of a batch for a gateway, in the order of each key; empty if the batch has none.
+
+        Raises :class:`wallaroo_spark.errors.PipelineError` when the batch is no longer kept, and
+        :class:`wallaroo_spark.errors.CheckpointError` when a file cannot be read.
+        """
+        manifest = self._outputs.manifest(batch)
+        if manifest is None:
+            return []
+        return [
+            OutboxMessage(decode(instruction), None if records is None else decode(records))
+            for file in manifest.of(OutputKind.OUTBOX, gateway)
+            for rows in self._outputs.open(file)
+            for instruction, records in zip(
+                rows.column("instruction").to_pylist(), rows.column("records").to_pylist(), strict=True
+            )
+        ]
+
+
+OUTPUT_FILE_DDL = "file string"
+"""The rows of :func:`output_writer`, as Spark's DDL: the text of an OutputFile."""
+GROUP_ROWS = 16_384
+"""The most rows of a row group. A choice: a reader of few records decodes one row group."""
+GROUP_BYTES = 16 << 20
+"""The most bytes of a row group, about. A choice, for the same reason: records may have megabytes."""
+_WRITERS = 8
+"""Threads that write files, because each waits for the disk. A choice."""
+_SCHEMAS = {
+    OutputKind.RECORDS: RECORDS,
+    OutputKind.HISTORY: HISTORY,
+    OutputKind.CARRIED: INPUT,
+    OutputKind.OUTBOX: OUTBOX,
+}
+_WITHOUT_FILE = (OutputKind.TIMER, OutputKind.FORGET)
+_PARQUET = (OutputKind.RECORDS, OutputKind.HISTORY)
+
+
+class _Part(NamedTuple):
+    """The outputs that share a file."""
+
+    kind: OutputKind
+    """Their kind."""
+    stream: str
+    """The stream of records; else empty."""
+    partition: int
+    """The partition of records; else 0."""
+    target: str
+    """The gateway of an outbox; else empty."""
+
+
+@dataclass
+class _Content:
+    """The rows of a file until it is written."""
+
+    pieces: list[pa.RecordBatch] = field(default_factory=list)
+    """The rows, in their order."""
+    first: int | None = None
+    """First offset of records."""
+    last: int | None = None
+    """Last offset of records."""
+
+
+def write_outputs(folder: Location, batch: int, rows: Iterable[pa.RecordBatch]) -> Iterator[OutputFile]:
+    """Write the outputs of one task to files of a batch, and return the files; they are durable when they are returned.
+
+    ``rows`` has the schema OUTPUT. The records of one partition become one Parquet file, the history another one; the
+    carried messages become one Arrow file, the messages for each gateway another one. A row of the kind TIMER or FORGET
+    has no file: it is returned as an OutputFile of its kind. Raises :class:`PipelineError` when the offsets of a
+    partition have a hole, and :class:`wallaroo_spark.errors.CheckpointError` when a file cannot be written. No two
+    calls write the same file.
+    """
+    contents: dict[_Part, _Content] = {}
+    facts: list[OutputFile] = []
+    for batch_of_rows in rows:
+        for row in batch_of_rows.to_pylist():
+            kind = OutputKind(row["kind"])
+            if kind in _WITHOUT_FILE:
+                stream, partition, gauges = row["stream"], row["partition"], (row["body"] or b"").decode()
+                facts.append(OutputFile(batch, kind, stream, partition, first=row["first"], gauges=gauges))
+            else:
+                _add(contents, kind, row)
+    outputs, token = BatchOutputs(folder), uuid.uuid4().hex[:12]
+    stems = (f"{part.kind}-{token}-{number}" for number, part in enumerate(contents))
+    with ThreadPoolExecutor(max(1, min(_WRITERS, len(contents)))) as pool:
+        yield from pool.map(lambda *one: _write(outputs, batch, *one), stems, contents, contents.values())
+    yield from facts
+
+
+def output_writer(folder: Location, batch: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for ``mapInArrow(…, OUTPUT_FILE_DDL)`` that calls :func:`write_outputs`.
+
+    ``folder`` is the application's folder as tasks open it. Each row is the text of an :class:`OutputFile`.
+    """
+
+    def write(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        texts = [file.to_json() for file in write_outputs(folder, batch, rows)]
+        yield pa.RecordBatch.from_pydict({"file": pa.array(texts, pa.string())})
+
+    return write
+
+
+def _add(contents: dict[_Part, _Content], kind: OutputKind, row: dict[str, Any]) -> None:
+    of_partition = kind is OutputKind.RECORDS
+    part = _Part(
+        kind,
+        row["stream"] if of_partition else "",
+        row["partition"] if of_partition else 0,
+        row["target"] if kind is OutputKind.OUTBOX else "",
+    )
+    content = contents.setdefault(part, _Content())
+    if of_partition:
+        if content.last is not None and row["first"] != content.last + 1:
+            raise PipelineError(
+                f"{part.stream}/{part.partition}: records from offset {row['first']} follow offset {content.last} in "
+                "one batch, but offsets have no holes; report this as a defect",
+                code="offsets-not-consecutive",
+                stream=part.stream,
+                partition=part.partition,
+            )
+        content.first = row["first"] if content.first is None else content.first
+        content.last = row["last"]
+    with pa.ipc.open_stream(row["body"]) as reader:
+        content.pieces += reader
+
+
+def _write(outputs: BatchOutputs, batch: int, stem: str, part: _Part, content: _Content) -> OutputFile:
+    parquet = part.kind in _PARQUET
+    name = f"{stem}.{'parquet' if parquet else 'arrow'}"
+    table = pa.Table.from_batches(content.pieces, _SCHEMAS[part.kind]).combine_chunks()
+    with outputs.log.new_file(batch, name) as stream:
+        if parquet:
+            write_parquet(stream, table)
+        else:
+            with pa.ipc.new_stream(stream, table.schema) as writer:
+                writer.write_table(table)
+        size = stream.tell()
+    return OutputFile(
+        batch,
+        part.kind,
+        part.stream,
+        part.partition,
+        part.target,
+        name,
+        table.num_rows,
+        size,
+        content.first,
+        content.last,
+    )
+
+
+def write_parquet(stream: Any, table: pa.Table) -> None:
+    """Write rows as a Parquet file to an open stream, in row groups of at most ``GROUP_ROWS`` and ``GROUP_BYTES``."""
+    rows = min(GROUP_ROWS, max(1, GROUP_BYTES * table.num_rows // max(1, table.nbytes)))
+    with contextlib.closing(pq.ParquetWriter(stream, table.schema, compression="zstd")) as writer:
+        writer.write_table(table, row_group_size=rows)

@@ -1,1 +1,0 @@
-"""The outputs of an application's batches: files that tasks write, and the manifest that names them."""

@@ -1,1 +1,0 @@
-"""The page of an application of durable streams. Source: ``docs/pipelines/see.md#the-page``."""

@@ -1,1 +1,0 @@
-"""The record of a run, and the self-contained file that shows it."""
