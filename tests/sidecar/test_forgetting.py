@@ -204,6 +204,7 @@ def test_a_driver_without_the_option_goes_on_and_forgets_nothing(tmp_path: Path,
     assert references.endings is None
 
 
+@pytest.mark.no_cover
 def test_a_hundred_thousand_ended_streams_make_the_snapshot_small_again(tmp_path: Path) -> None:
     store = PlanFiles(str(tmp_path / "checkpoint"), "orders")
     query = Query(16_384, store)

@@ -10,6 +10,8 @@ import pytest
 
 from tests.waiting import SECONDS
 
+pytestmark = pytest.mark.no_cover
+
 PROGRAM = """
 import pyarrow as pa
 from wallaroo_spark.worker.memory import keep_memory

@@ -144,6 +144,7 @@ def test_a_lot_of_several_streams_is_put_together_with_its_neighbours(buffer: Bu
     assert buffer.used == 0
 
 
+@pytest.mark.no_cover
 def test_many_small_lots_are_put_together_without_being_told_to(buffer: Buffer) -> None:
     for number in range(1, 401):
         take_in(buffer, (1, number))

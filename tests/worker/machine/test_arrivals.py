@@ -11,6 +11,8 @@ from wallaroo_spark.protocol import DRAFT_BE, DRAFT_LE, V3, Flags, Message
 from wallaroo_spark.references import StreamKey
 from wallaroo_spark.worker.machine import events as e
 
+pytestmark = pytest.mark.no_cover
+
 A, B, C = StreamKey("a", 1), StreamKey("b", 1), StreamKey("c", 1)
 
 

@@ -378,6 +378,7 @@ def test_an_instance_is_given_back_though_its_session_was_gone_before_the_regist
     assert bench.unassigned == ["shop-1"]
 
 
+@pytest.mark.no_cover
 def test_an_instance_with_very_many_streams_can_connect(bench: Bench) -> None:
     known = 300_000
     bench.rewind({StreamKey("shop-1", number): 40 + number for number in range(known)})

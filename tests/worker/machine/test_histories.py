@@ -13,6 +13,8 @@ from tests.worker.world import Source, World
 from wallaroo_spark.protocol import DRAFT_BE, DRAFT_LE, REVISIONS, V3
 from wallaroo_spark.worker.machine.pressure import pace
 
+pytestmark = pytest.mark.no_cover
+
 BUDGET = 1 << 20
 NUMBERS = st.integers(0, 3)
 

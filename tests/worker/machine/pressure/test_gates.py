@@ -195,6 +195,7 @@ def test_a_session_that_is_paused_may_go(small: Bench) -> None:
     assert not two.paused
 
 
+@pytest.mark.no_cover
 def test_windows_of_thousands_of_sessions_stay_within_what_is_free(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(memory_budget=64 << 20, max_sessions=5000)
     connectors = [bench.connect(DRAFT_BE, f"shop-{number}") for number in range(1500)]
