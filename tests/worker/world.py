@@ -92,10 +92,12 @@ class Sender:
         return self.connector is not None and not self.over and bool(self.connector.said(Ok))
 
     def react(self) -> None:
-        """Record the frames that the worker has sent since."""
+        """Record the frames that the worker has sent since, and that it has closed the connection."""
         while self.connector is not None and self._seen < len(self.connector.frames):
             self._seen += 1
             self._take(self.connector.frames[self._seen - 1])
+        if self.connector is not None and self.connector.closed is not None:
+            self.over = True
 
     def _take(self, frame: Frame) -> None:
         match frame:
