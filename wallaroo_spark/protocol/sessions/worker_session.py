@@ -42,7 +42,6 @@ class NotifyReceived:
     """A NOTIFY. With ``already_open`` (v3) it must be refused, and the stream does not change."""
 
     notify: frames.Notify
-    """The frame."""
     already_open: bool = False
     """Whether the stream is open already, in this session."""
 
