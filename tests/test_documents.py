@@ -19,6 +19,7 @@ CITATION = re.compile(
     r"(?<![\w./-])((?:[\w.-]+/)*[\w.-]+\.md)(#[\w-]+)?(?:``,\s+(rules?\s+[\d,\s]+(?:(?:and|to)\s+\d+)?))?"
 )
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+FILE_LINK = re.compile(r"\[`([\w.-]+/[\w./-]*\.\w+)`\]\(([^)\s]+)\)")
 PATH = re.compile(rf"(?<![\w./-])(?:\./)?((?:{'|'.join(TOP)})/[\w./*-]*[\w*/])")
 ROLE = re.compile(r":(?:mod|class|func|meth|data|attr|exc):`~?([\w.]+)`")
 NAMED_TEST = re.compile(r"`?(tests/[\w/]+\.py)(?:`,\s+`|::)((?:(?:Test|test_)\w+)(?:::test_\w+)?)")
@@ -112,6 +113,13 @@ def wrong_links(page: Path) -> Iterator[str]:
             yield f"{target}: {why}"
 
 
+def wrong_names(text: str) -> Iterator[str]:
+    """The links that are called by the path of another file than the one they lead to."""
+    for name, target in FILE_LINK.findall(text):
+        if not target.partition("#")[0].endswith(name):
+            yield f"{name}: it leads to {target}"
+
+
 def wrong_paths(text: str) -> Iterator[str]:
     """The paths of the repository that a text names and that are not there."""
     for name in PATH.findall(text):
@@ -160,6 +168,14 @@ def test_the_links_of_all_pages_lead_somewhere() -> None:
     wrong = {str(page.relative_to(ROOT)): found for page in pages if (found := list(wrong_links(page)))}
 
     assert len(pages) > 10
+    assert wrong == {}
+
+
+def test_a_link_has_the_name_of_the_file_that_it_leads_to() -> None:
+    pages = [path for path in files() if path.suffix == ".md"]
+    wrong = {str(page.relative_to(ROOT)): found for page in pages if (found := list(wrong_names(text_of(page))))}
+
+    assert list(wrong_names("[`a/b.py`](../a/b.py), [`a/b.py`](../a/c.py)")) == ["a/b.py: it leads to ../a/c.py"]
     assert wrong == {}
 
 
