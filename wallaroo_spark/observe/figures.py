@@ -1,13 +1,19 @@
 """Figures: what is shown of a receiver or an application, each declared once, as the field of a record.
 
-:func:`figure` makes the field. The metrics, their page, the tables of terminal and pages and the texts for people are
-made from :func:`figures`; JSON and DataFrames have every field of a record. A new figure is one field and its source.
+:func:`figure` makes the field, and the docstring behind the field says what the figure means. The metrics, their page,
+the tables of terminal and pages and the texts for people are made from :func:`figures`; JSON and DataFrames have every
+field of a record. A new figure is one field and its source.
 """
 
 from __future__ import annotations
 
+import ast
 import dataclasses
-from collections.abc import Iterator
+import functools
+import inspect
+import itertools
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -27,20 +33,21 @@ class FigureKind(StrEnum):
 class Figure:
     """One row: everything that the faces know about a figure."""
 
+    record: type[Any]
     name: str
     """The name of the record's field."""
     unit: str
     """Its unit in UCUM, as OpenTelemetry writes it: ``s``, ``By``, ``1``, or the thing that is counted in braces."""
-    help: str
-    """One or more sentences on its meaning."""
     metric: str = ""
     """Its name for Prometheus; empty: it is no metric. A counter's ends in ``_total``."""
     otel: str = ""
     """Its name by OpenTelemetry's conventions, where that does not follow from ``metric``."""
+    heading: str = ""
+    """The heading of its column on a terminal and, with a capital letter, on the page; empty: see the next two."""
     terminal: str = ""
-    """The heading of its column on a terminal; empty: it has none."""
+    """The heading on a terminal alone; empty without ``heading``: it has no column there."""
     page: str = ""
-    """The heading of its column on the page; empty: it has none."""
+    """The heading on the page alone; empty without ``heading``: it has no column there."""
     flipped: bool = False
     """Whether the metric is 1 while the figure is false or empty, as that of an error is, and 0 while it is not."""
     absent: bool = False
@@ -51,9 +58,22 @@ class Figure:
     """Whether the metric has a value also while its part does not answer, or takes no members."""
 
     @property
-    def kind(self) -> FigureKind:
-        """The kind of the metric."""
-        return kind_of(self.metric)
+    def help(self) -> str:
+        """One or more sentences on its meaning."""
+        return _docstrings(self.record.__module__)[self.record.__name__, self.name]
+
+
+@functools.cache
+def _docstrings(module: str) -> Mapping[tuple[str, str], str]:
+    """The docstrings behind the fields of the classes of a module, each as one line, by class and field."""
+    classes = ast.parse(inspect.getsource(sys.modules[module])).body
+    return {
+        (one.name, ast.unparse(field.target)): " ".join(ast.literal_eval(text.value).split())
+        for one in classes
+        if isinstance(one, ast.ClassDef)
+        for field, text in itertools.pairwise(one.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
+    }
 
 
 def kind_of(metric: str) -> FigureKind:
@@ -61,16 +81,18 @@ def kind_of(metric: str) -> FigureKind:
     return FigureKind.COUNTER if metric.endswith("_total") else FigureKind.GAUGE
 
 
-def figure(default: Any, unit: str, help: str, **shown: Any) -> Any:
+def figure(default: Any, unit: str, **shown: Any) -> Any:
     """A field of a record that is a figure; ``shown`` are further fields of :class:`Figure`."""
-    return dataclasses.field(default=default, metadata={"unit": unit, "help": help, **shown})
+    if heading := shown.get("heading"):
+        shown = {"terminal": heading, "page": heading.capitalize(), **shown}
+    return dataclasses.field(default=default, metadata={"unit": unit, **shown})
 
 
 def figures(record: type[Any]) -> Iterator[Figure]:
     """The figures of a record, in the order of its fields."""
     for entry in dataclasses.fields(record):
         if "unit" in entry.metadata:
-            yield Figure(entry.name, **entry.metadata)
+            yield Figure(record, entry.name, **entry.metadata)
 
 
 def columns(record: type[Any]) -> list[dict[str, str]]:

@@ -107,13 +107,8 @@ class QueryStatus:
     """The part that failed: ``checkpoint`` when Spark or this package could not read or write it, else empty."""
     error_at: float | None = None
     """When the query ended with that error."""
-    watcher_error: str = figure(
-        "",
-        "1",
-        "1 while the driver can read the checkpoint of the query, 0 when it cannot, so that nothing is acknowledged.",
-        metric="wallaroo_checkpoint_up",
-        flipped=True,
-    )
+    watcher_error: str = figure("", "1", metric="wallaroo_checkpoint_up", flipped=True)
+    """1 while the driver can read the checkpoint of the query, 0 when it cannot, so that nothing is acknowledged."""
     reported_batch: int | None = None
     """The last batch that Spark has reported, of which the following fields tell; None before the first report."""
     input_rows: int = 0
@@ -189,7 +184,8 @@ class InstanceStatus:
     """The program that it named in HELLO."""
     peer: str = ""
     """Its address, ``host:port``."""
-    credits: int = figure(0, "{message}", "Messages that it may still send.", terminal="credits", page="Credits")
+    credits: int = figure(0, "{message}", heading="credits")
+    """Messages that it may still send."""
     granted: int = 0
     """Credits that this session has received in all."""
     frames: int = 0
@@ -205,11 +201,11 @@ class InstanceStatus:
     rows: int = figure(
         0,
         "{message}",
-        "Messages of a connector instance that the worker holds; limited as wallaroo_instance_ack_age_seconds is.",
         metric="wallaroo_instance_buffered_messages",
         otel="wallaroo.instance.buffer.messages",
         terminal="held",
     )
+    """Messages of a connector instance that the worker holds; limited as wallaroo_instance_ack_age_seconds is."""
     bytes: int = 0
     """Memory of these rows in bytes."""
     rows_in: int = 0
@@ -219,15 +215,57 @@ class InstanceStatus:
     ack_age: float | None = figure(
         None,
         "s",
-        "Seconds since the oldest message of a connector instance that is not acknowledged arrived; only for as "
-        "many instances as the option metricsInstances allows, those that wait longest.",
         metric="wallaroo_instance_ack_age_seconds",
         otel="wallaroo.instance.ack.age",
         terminal="ack age",
         page="ACK age",
     )
+    """Seconds since the oldest message of a connector instance that is not acknowledged arrived; only for as many
+    instances as the option metricsInstances allows, those that wait longest."""
     cause: Cause = field(default_factory=Cause)
     """The reason why it waits."""
+
+
+@dataclass(frozen=True)
+class WorkerCounts:
+    """The counters of a slot that are metrics; in ``SlotStatus.counts`` their names have dashes."""
+
+    messages: int = figure(0, "{message}", metric="wallaroo_messages_total")
+    """Messages that workers have accepted; a message that is sent again counts once."""
+    bytes: int = figure(0, "By", metric="wallaroo_received_bytes_total", otel="wallaroo.received")
+    """Bytes that connectors have sent, including the headers of frames."""
+    replayed: int = figure(0, "{message}", metric="wallaroo_replayed_messages_total", otel="wallaroo.messages.replayed")
+    """Messages that connectors have sent again and that workers had already accepted."""
+    committed: int = figure(
+        0, "{message}", metric="wallaroo_committed_messages_total", otel="wallaroo.messages.committed"
+    )
+    """Messages in committed batches."""
+    acks: int = figure(0, "{frame}", metric="wallaroo_acks_total")
+    """ACK frames that workers have sent."""
+    deaths: int = figure(0, "{death}", metric="wallaroo_worker_deaths_total")
+    """Ends of the slot's Spark job without a request."""
+    submissions: int = figure(0, "{submission}", metric="wallaroo_worker_submissions_total")
+    """Submissions of the slot's Spark job, including the first."""
+    internal_errors: int = figure(
+        0, "{error}", metric="wallaroo_internal_errors_total", otel="wallaroo.worker.internal_errors"
+    )
+    """Errors of this program that have ended sessions of a worker."""
+    connections: int = figure(0, "{connection}", metric="wallaroo_connections_total")
+    """Connections that workers have accepted, including those that never sent a HELLO."""
+    sessions: int = figure(0, "{session}", metric="wallaroo_sessions_started_total")
+    """Handshakes that were answered by OK."""
+    peer_errors: int = figure(0, "{error}", metric="wallaroo_connector_errors_total")
+    """ERROR frames that connectors have sent."""
+    credits: int = figure(0, "{message}", metric="wallaroo_credits_granted_total")
+    """Credits that workers have granted."""
+    resends: int = figure(0, "{request}", metric="wallaroo_resends_total")
+    """How many times workers have asked a connector to send a stream again."""
+    shed_streams: int = figure(0, "{stream}", metric="wallaroo_dropped_streams_total", otel="wallaroo.streams.dropped")
+    """How many times a full worker has dropped the messages of a stream, which its connector sends again."""
+    stale_commits: int = figure(0, "{notice}", metric="wallaroo_stale_notices_total", otel="wallaroo.notices.stale")
+    """Notices of the driver that workers have ignored because they already had newer ones."""
+    registry_failures: int = figure(0, "{error}", metric="wallaroo_registry_errors_total")
+    """Calls of a worker to the registry (Redis) that failed."""
 
 
 @dataclass(frozen=True)
@@ -270,33 +308,18 @@ class SlotStatus:
     """Whether its worker has not renewed the lease in time."""
     ready: bool = False
     """Whether it has received the query's references, so that it accepts connectors."""
-    registry_away: bool = figure(
-        False,
-        "1",
-        "1 while the registry (Redis) answers the slot's worker, 0 otherwise.",
-        metric="wallaroo_registry_up",
-        flipped=True,
-    )
+    registry_away: bool = figure(False, "1", metric="wallaroo_registry_up", flipped=True)
+    """1 while the registry (Redis) answers the slot's worker, 0 otherwise."""
     stopping: str = ""
     """Why it stops; empty when it does not."""
     epoch: int = 0
     """The number of the query's start that it was told."""
     batch: int = -1
     """The batch of the last commit notice that it received."""
-    memory_budget: int = figure(
-        0,
-        "By",
-        "Memory that a worker's buffer may use: the option memoryBudget.",
-        metric="wallaroo_buffer_limit_bytes",
-        otel="wallaroo.buffer.limit",
-    )
-    memory_used: int = figure(
-        0,
-        "By",
-        "Memory of the messages and unfinished frames that workers hold.",
-        metric="wallaroo_buffer_used_bytes",
-        otel="wallaroo.buffer.used",
-    )
+    memory_budget: int = figure(0, "By", metric="wallaroo_buffer_limit_bytes", otel="wallaroo.buffer.limit")
+    """Memory that a worker's buffer may use: the option memoryBudget."""
+    memory_used: int = figure(0, "By", metric="wallaroo_buffer_used_bytes", otel="wallaroo.buffer.used")
+    """Memory of the messages and unfinished frames that workers hold."""
     unfinished_bytes: int = 0
     """Bytes of incomplete frames, a part of ``memory_used``."""
     pressure: str = ""
@@ -304,62 +327,31 @@ class SlotStatus:
     connections: int = 0
     """Connections to its port, including those that have sent no HELLO yet."""
     sessions: int = figure(
-        0,
-        "{session}",
-        "Sessions that were answered by OK and have not ended.",
-        metric="wallaroo_sessions",
-        otel="wallaroo.sessions.active",
-        terminal="sessions",
+        0, "{session}", metric="wallaroo_sessions", otel="wallaroo.sessions.active", terminal="sessions"
     )
-    waiting: int = figure(
-        0,
-        "{session}",
-        "Accepted connectors that wait for OK.",
-        metric="wallaroo_sessions_waiting",
-        otel="wallaroo.sessions.waiting",
-    )
+    """Sessions that were answered by OK and have not ended."""
+    waiting: int = figure(0, "{session}", metric="wallaroo_sessions_waiting", otel="wallaroo.sessions.waiting")
+    """Accepted connectors that wait for OK."""
     credits: int = figure(
-        0,
-        "{message}",
-        "Messages that connectors may still send.",
-        metric="wallaroo_credits",
-        otel="wallaroo.credits.available",
-        terminal="credits",
+        0, "{message}", metric="wallaroo_credits", otel="wallaroo.credits.available", terminal="credits"
     )
-    instances: int = figure(
-        0,
-        "{instance}",
-        "Connector instances that are connected, or of which the worker holds messages.",
-        metric="wallaroo_instances",
-    )
-    streams: int = figure(
-        0,
-        "{stream}",
-        "Streams that are open, or of which the worker holds messages.",
-        metric="wallaroo_streams",
-        terminal="streams",
-    )
+    """Messages that connectors may still send."""
+    instances: int = figure(0, "{instance}", metric="wallaroo_instances")
+    """Connector instances that are connected, or of which the worker holds messages."""
+    streams: int = figure(0, "{stream}", metric="wallaroo_streams", terminal="streams")
+    """Streams that are open, or of which the worker holds messages."""
     rows: int = figure(
-        0,
-        "{message}",
-        "Messages that workers hold, because they are not committed.",
-        metric="wallaroo_buffered_messages",
-        otel="wallaroo.buffer.messages",
-        terminal="held",
+        0, "{message}", metric="wallaroo_buffered_messages", otel="wallaroo.buffer.messages", terminal="held"
     )
+    """Messages that workers hold, because they are not committed."""
     rows_in: int = 0
     """Rows that the worker has received in all."""
     rows_out: int = 0
     """Rows that were committed in all."""
     ack_age: float | None = figure(
-        None,
-        "s",
-        "Seconds since the oldest message that is not acknowledged arrived; 0 when there is none.",
-        metric="wallaroo_ack_age_seconds",
-        otel="wallaroo.ack.age",
-        terminal="ack age",
-        page="ACK age",
+        None, "s", metric="wallaroo_ack_age_seconds", otel="wallaroo.ack.age", terminal="ack age", page="ACK age"
     )
+    """Seconds since the oldest message that is not acknowledged arrived; 0 when there is none."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """The worker's counters: ``messages``, ``connections``, ``fault:…``, …"""
     refusals: tuple[Refusal, ...] = ()
@@ -471,13 +463,8 @@ class ReceiverStatus:
     report_age: float | None = None
     """Age of the driver's last report in the registry; None when there is none. Facts on the query, on submissions and
     on deaths come from this report."""
-    registry_error: str = figure(
-        "",
-        "1",
-        "1 while the registry (Redis) answers the driver, 0 otherwise.",
-        metric="wallaroo_driver_registry_up",
-        flipped=True,
-    )
+    registry_error: str = figure("", "1", metric="wallaroo_driver_registry_up", flipped=True)
+    """1 while the registry (Redis) answers the driver, 0 otherwise."""
     driver_error: str = ""
     """Why the last round of the driver has failed; empty when it has not."""
     page: str = ""

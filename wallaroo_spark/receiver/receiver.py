@@ -47,7 +47,7 @@ from wallaroo_spark.observe.server.driver_pages import (
     start_page,
     write_report,
 )
-from wallaroo_spark.observe.server.endpoints import Telemetry
+from wallaroo_spark.observe.server.endpoints import ReceiverTelemetry
 from wallaroo_spark.observe.server.monitor import Monitor
 from wallaroo_spark.observe.server.page_server import PageServer
 from wallaroo_spark.observe.surroundings import Surroundings
@@ -117,7 +117,7 @@ class Receiver(DriverHandle):
         self._log_level = self.options.log_level
         self._publishing = threading.Lock()
         self._collector = Collector()
-        self._telemetry = Telemetry(
+        self._telemetry = ReceiverTelemetry(
             lambda: self.status(most=self.options.metrics_instances), self._read_batches, self.options.metrics_instances
         )
         self._tracer: Tracer | None = None

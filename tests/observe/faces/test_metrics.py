@@ -16,7 +16,7 @@ from wallaroo_spark.observe.faces.application_metrics import APPLICATION_METRICS
 from wallaroo_spark.observe.faces.metrics import METRICS, Facts, Metric
 from wallaroo_spark.observe.faces.prometheus import exposition
 from wallaroo_spark.observe.figures import FigureKind
-from wallaroo_spark.observe.receiver import InstanceStatus, QueryStatus, SlotStatus
+from wallaroo_spark.observe.receiver import InstanceStatus, QueryStatus, ReceiverStatus, SlotStatus
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "metrics.md"
 Values = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -26,11 +26,11 @@ def named(metric: Metric[Any]) -> str:
     return metric.name
 
 
-def values(facts: Facts) -> Values:
+def values(facts: Facts[ReceiverStatus]) -> Values:
     """Every sample of the text, read by Prometheus' own parser."""
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(exposition(facts, METRICS, "receiver").decode())
+        for family in text_string_to_metric_families(exposition(facts, METRICS).decode())
         for sample in family.samples
     }
 
@@ -39,10 +39,10 @@ def of(found: Values, name: str, **labels: str) -> float:
     return found[name, frozenset({"receiver": "orders", **labels}.items())]
 
 
-def facts(*slots: SlotStatus) -> Facts:
+def facts(*slots: SlotStatus) -> Facts[ReceiverStatus]:
     status, aggregate = receiver(*slots), Aggregate()
     aggregate.add(status)
-    return Facts(status, aggregate.counts())
+    return Facts(status, counts=aggregate.counts())
 
 
 @pytest.mark.parametrize("metric", [*METRICS, *APPLICATION_METRICS], ids=named)
@@ -141,7 +141,7 @@ def test_the_levels_of_the_query() -> None:
 
 
 def test_every_metric_has_help_and_its_type_in_the_text() -> None:
-    text = exposition(facts(slot(counts={"messages": 1})), METRICS, "receiver").decode()
+    text = exposition(facts(slot(counts={"messages": 1})), METRICS).decode()
 
     for metric in METRICS:
         assert f"# HELP {metric.name} {metric.help}\n" in text

@@ -1,13 +1,12 @@
 """The one table of metrics: ``/metrics``, ``Receiver.metrics()``, the dashboard's tests and ``docs/metrics.md`` use it.
 
-Each row has the name in Prometheus' conventions, with the unit at its end, and the name by those of OpenTelemetry.
-``samples`` makes its values from one set of facts. No label has the name of a stream, and only metrics with a
-limited number of instances have the label ``instance``.
+Each row has the name in Prometheus' conventions, with the unit at its end, and the name by those of OpenTelemetry. A
+figure of a record is a row by itself; every other row is a function that computes it, with the help as its docstring.
+No label has the name of a stream, and only metrics with a limited number of instances have the label ``instance``.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections import Counter
@@ -17,29 +16,32 @@ from typing import Any, Generic, TypeVar
 
 from wallaroo_spark.observe.counters import PHASE_SECONDS, BatchTimes
 from wallaroo_spark.observe.figures import Figure, FigureKind, figures, kind_of
-from wallaroo_spark.observe.receiver import InstanceStatus, QueryStatus, ReceiverStatus, SlotStatus
+from wallaroo_spark.observe.receiver import (
+    InstanceStatus,
+    QueryStatus,
+    ReceiverStatus,
+    SlotStatus,
+    WorkerCounts,
+)
 from wallaroo_spark.worker.buffer.commit_ages import ACK_SECONDS, AGE, AGE_SUM
+
+S = TypeVar("S")
 
 
 @dataclass(frozen=True)
-class Facts:
+class Facts(Generic[S]):
     """Everything that the metrics of one moment are made from."""
 
-    status: ReceiverStatus
-    """The snapshot."""
+    status: S
+    """The snapshot of a receiver or an application."""
+    batches: BatchTimes = field(default_factory=BatchTimes)
+    """The seconds of the batches."""
     counts: Mapping[int, Counter[str]] = field(default_factory=dict)
     """The counters of each slot; see :class:`~wallaroo_spark.observe.counters.Aggregate`."""
     driver: Mapping[str, int] = field(default_factory=dict)
     """The driver's own counters: ``commits``, ``registry-errors``."""
-    batches: BatchTimes = field(default_factory=BatchTimes)
-    """The seconds of the batches."""
     instances: int = 0
     """Number of connector instances that have metrics of their own: those that wait longest."""
-
-    @property
-    def subject(self) -> str:
-        """The value of the label ``receiver``."""
-        return self.status.name
 
 
 @dataclass(frozen=True)
@@ -54,11 +56,14 @@ class Sample:
     """For a histogram: each upper bound (the last one is infinity), and the number of values up to that bound."""
 
 
-F = TypeVar("F")
+Compute = Callable[[Facts[S]], float | Iterable[Sample] | None]
+"""Computes a metric: one number, or the samples of all its labels; None: it has no value now."""
+Parts = Callable[[Facts[S]], Iterable[tuple[tuple[str, ...], Any]]]
+"""The parts of a subject that have the figures of a record, each with the values of the labels."""
 
 
 @dataclass(frozen=True)
-class Metric(Generic[F]):
+class Metric(Generic[S]):
     """One row of the table."""
 
     name: str
@@ -67,7 +72,7 @@ class Metric(Generic[F]):
     """Its unit in UCUM, as OpenTelemetry writes it."""
     help: str
     """One sentence on its meaning."""
-    samples: Callable[[F], Iterable[Sample]]
+    compute: Compute[S]
     """Makes its values."""
     labels: tuple[str, ...] = ()
     """Its labels, apart from that of its subject (``receiver`` or ``application``), which every metric has."""
@@ -85,98 +90,77 @@ class Metric(Generic[F]):
         """Its name by OpenTelemetry's conventions."""
         return self.otel_name or self.name.removesuffix("_total").replace("_", ".")
 
-
-def of_records(
-    record: type[Any],
-    labels: tuple[str, ...],
-    each: Callable[[F], Iterable[tuple[tuple[str, ...], Any]]],
-    answers: Callable[[Any], bool] = lambda one: True,
-) -> tuple[Metric[F], ...]:
-    """The metrics among a record's figures. ``each`` gives the values of the labels and the records; figures of records
-    with equal labels are added. A record that does not answer has the figures alone that it has ``always``."""
-    return tuple(
-        Metric(
-            one.metric, one.unit, one.help, functools.partial(_sampled, one, each, answers), labels, otel_name=one.otel
-        )
-        for one in figures(record)
-        if one.metric
-    )
-
-
-def _sampled(
-    figure: Figure,
-    each: Callable[[F], Iterable[tuple[tuple[str, ...], Any]]],
-    answers: Callable[[Any], bool],
-    facts: F,
-) -> Iterator[Sample]:
-    found: dict[tuple[str, ...], float] = {}
-    for labels, one in each(facts):
-        value = getattr(one, figure.name)
-        if (figure.always or answers(one)) and not (figure.absent and value is None):
-            found[labels] = found.get(labels, 0.0) + (float(not value) if figure.flipped else float(value or 0.0))
-    for labels, total in found.items():
-        yield Sample(labels, total)
-
-
-_SLOT = ("slot",)
-
-
-def _slots(facts: Facts) -> Iterator[tuple[tuple[str, ...], SlotStatus]]:
-    return (((str(slot.slot),), slot) for slot in facts.status.slots)
-
-
-def _instances(facts: Facts) -> Iterator[tuple[tuple[str, ...], InstanceStatus]]:
-    """The instances that wait longest."""
-    return (((str(one.slot), one.name), one) for one in facts.status.instances[: facts.instances])
-
-
-def _of_slots(value: Callable[[SlotStatus], float], *, silent: bool = False) -> Callable[[Facts], Iterator[Sample]]:
-    """A value for each slot whose worker has answered, or with ``silent`` for every slot."""
-    return lambda facts: (Sample(labels, value(slot)) for labels, slot in _slots(facts) if silent or slot.answers)
-
-
-def _count(name: str, count: str, unit: str, help: str, otel_name: str = "") -> Metric[Facts]:
-    """The metric of one of the workers' counters, by slot."""
-
-    def samples(facts: Facts) -> Iterator[Sample]:
-        for slot, counts in facts.counts.items():
-            yield Sample((str(slot),), counts[count])
-
-    return Metric(name, unit, help, samples, _SLOT, otel_name=otel_name)
-
-
-def _counts(prefix: str, names: tuple[str, ...] = ()) -> Callable[[Facts], Iterator[Sample]]:
-    """The workers' counters with a prefix, by slot and by the rest of the name; ``names`` are always there."""
-
-    def samples(facts: Facts) -> Iterator[Sample]:
-        for slot, counts in facts.counts.items():
-            found = {name.removeprefix(prefix) for name in counts if name.startswith(prefix)}
-            for name in sorted(found.union(names)):
-                yield Sample((str(slot), name), counts[prefix + name])
-
-    return samples
-
-
-def _whole(value: Callable[[Facts], float | None]) -> Callable[[Facts], Iterator[Sample]]:
-    """One value for the receiver; None is left out."""
-
-    def samples(facts: Facts) -> Iterator[Sample]:
-        found = value(facts)
-        if found is not None:
+    def samples(self, facts: Facts[S]) -> Iterator[Sample]:
+        """Its values."""
+        found = self.compute(facts)
+        if isinstance(found, float | int):
             yield Sample((), float(found))
+        elif found is not None:
+            yield from found
+
+
+class MetricTable(list[Metric[S]], Generic[S]):
+    """The metrics of receivers or of applications, in the order of ``docs/metrics.md``.
+
+    Every metric has the label ``label``, whose value is the name of the subject; ``name`` finds it in a snapshot.
+    """
+
+    def __init__(self, label: str, name: Callable[[S], str]) -> None:
+        super().__init__()
+        self.label = label
+        self.name = name
+
+    def metric(
+        self, name: str, unit: str, labels: tuple[str, ...] = (), *, histogram: bool = False, otel: str = ""
+    ) -> Callable[[Compute[S]], Compute[S]]:
+        """Add the decorated function as a metric. Its docstring is the help."""
+
+        def add(compute: Compute[S]) -> Compute[S]:
+            help = " ".join((compute.__doc__ or "").split())
+            self.append(Metric(name, unit, help, compute, labels, histogram, otel))
+            return compute
+
+        return add
+
+    def add_figures(
+        self,
+        record: type[Any],
+        labels: tuple[str, ...],
+        parts: Parts[S],
+        answers: Callable[[Any], bool] = lambda one: True,
+    ) -> None:
+        """Add the metrics among a record's figures. Figures of parts with equal labels are added up.
+
+        A part that does not answer has the figures alone that it has ``always``. A part may also be a mapping of
+        counters, by the names of the fields with dashes.
+        """
+        for one in figures(record):
+            if one.metric:
+                samples = _sums(one, parts, answers)
+                self.append(Metric(one.metric, one.unit, one.help, samples, labels, otel_name=one.otel))
+
+
+def _sums(figure: Figure, parts: Parts[S], answers: Callable[[Any], bool]) -> Compute[S]:
+    def samples(facts: Facts[S]) -> Iterator[Sample]:
+        found: dict[tuple[str, ...], float] = {}
+        for labels, part in parts(facts):
+            value = _value(figure, part)
+            if (figure.always or answers(part)) and not (figure.absent and value is None):
+                found[labels] = found.get(labels, 0.0) + (float(not value) if figure.flipped else float(value or 0.0))
+        return (Sample(labels, total) for labels, total in found.items())
 
     return samples
+
+
+def _value(figure: Figure, part: Any) -> Any:
+    if isinstance(part, Mapping):
+        return part.get(figure.name.replace("_", "-"), 0)
+    return getattr(part, figure.name)
 
 
 def cumulative(bounds: Iterable[float], counts: Iterable[int]) -> tuple[tuple[float, int], ...]:
     """The buckets of a histogram from the number of values in each; the last bound is infinity."""
     return tuple(zip((*bounds, math.inf), itertools.accumulate(counts), strict=True))
-
-
-def _ack_latency(facts: Facts) -> Iterator[Sample]:
-    for slot, counts in facts.counts.items():
-        found = [counts[AGE + ("+Inf" if bound == math.inf else f"{bound:g}")] for bound in (*ACK_SECONDS, math.inf)]
-        yield Sample((str(slot),), counts[AGE_SUM] / 1e6, cumulative(ACK_SECONDS, found))
 
 
 def batch_phases(batches: BatchTimes) -> Iterator[Sample]:
@@ -186,188 +170,123 @@ def batch_phases(batches: BatchTimes) -> Iterator[Sample]:
         yield Sample((phase,), times.seconds, cumulative(PHASE_SECONDS, found))
 
 
-def _flag(value: bool) -> float:
-    return 1.0 if value else 0.0
+def running_seconds(query: QueryStatus, now: float) -> float:
+    """Seconds since the current phase of the running batch began; 0 between batches."""
+    return max(0.0, now - query.since) if query.batch is not None and query.since is not None else 0.0
 
 
-METRICS: tuple[Metric[Facts], ...] = (
-    _count(
-        "wallaroo_messages_total",
-        "messages",
-        "{message}",
-        "Messages that workers have accepted; a message that is sent again counts once.",
-    ),
-    _count(
-        "wallaroo_received_bytes_total",
-        "bytes",
-        "By",
-        "Bytes that connectors have sent, including the headers of frames.",
-        otel_name="wallaroo.received",
-    ),
-    _count(
-        "wallaroo_replayed_messages_total",
-        "replayed",
-        "{message}",
-        "Messages that connectors have sent again and that workers had already accepted.",
-        otel_name="wallaroo.messages.replayed",
-    ),
-    _count(
-        "wallaroo_committed_messages_total",
-        "committed",
-        "{message}",
-        "Messages in committed batches.",
-        otel_name="wallaroo.messages.committed",
-    ),
-    Metric(
-        "wallaroo_ack_latency_seconds",
-        "s",
-        "Seconds from the arrival of a message at the worker to its acknowledgement.",
-        _ack_latency,
-        _SLOT,
-        histogram=True,
-        otel_name="wallaroo.ack.latency",
-    ),
-    _count("wallaroo_acks_total", "acks", "{frame}", "ACK frames that workers have sent."),
-    Metric(
-        "wallaroo_commits_total",
-        "{batch}",
-        "Batches whose commit the driver has seen.",
-        _whole(lambda facts: facts.driver.get("commits", 0)),
-    ),
-    Metric(
-        "wallaroo_committed_batch",
-        "{batch}",
-        "Number of the newest committed batch; absent before the first commit.",
-        _whole(lambda facts: facts.status.query.committed_batch),
-        otel_name="wallaroo.batch.committed",
-    ),
-    Metric(
-        "wallaroo_batches_total",
-        "{batch}",
-        "Batches that Spark has reported.",
-        _whole(lambda facts: facts.batches.batches),
-    ),
-    Metric(
-        "wallaroo_batch_phase_seconds",
-        "s",
-        "Seconds of each phase of a batch: plan (how far to read), write_offsets, compile, run (reading, query and "
-        "sink), write_commit, and all together.",
-        lambda facts: batch_phases(facts.batches),
-        ("phase",),
-        histogram=True,
-        otel_name="wallaroo.batch.phase",
-    ),
-    Metric(
-        "wallaroo_batch_running_seconds",
-        "s",
-        "Seconds that the current phase of the running batch has lasted; 0 between batches.",
-        _whole(
-            lambda facts: (
-                max(0.0, facts.status.time - facts.status.query.since)
-                if facts.status.query.batch is not None and facts.status.query.since is not None
-                else 0.0
-            )
-        ),
-        otel_name="wallaroo.batch.running",
-    ),
-    Metric(
-        "wallaroo_query_up",
-        "1",
-        "1 while a query reads the receiver, 0 otherwise.",
-        _whole(lambda facts: _flag(facts.status.query.state == "running")),
-    ),
-    Metric(
-        "wallaroo_healthy",
-        "1",
-        "1 when /healthz answers 200, 0 when it answers 503.",
-        _whole(lambda facts: _flag(facts.status.healthy)),
-    ),
-    Metric(
-        "wallaroo_slot_up",
-        "1",
-        "1 while the slot has a worker that answers, 0 otherwise.",
-        _of_slots(lambda slot: _flag(slot.answers), silent=True),
-        _SLOT,
-    ),
-    _count("wallaroo_worker_deaths_total", "deaths", "{death}", "Ends of the slot's Spark job without a request."),
-    _count(
-        "wallaroo_worker_submissions_total",
-        "submissions",
-        "{submission}",
-        "Submissions of the slot's Spark job, including the first.",
-    ),
-    _count(
-        "wallaroo_internal_errors_total",
-        "internal-errors",
-        "{error}",
-        "Errors of this program that have ended sessions of a worker.",
-        otel_name="wallaroo.worker.internal_errors",
-    ),
-    _count(
-        "wallaroo_connections_total",
-        "connections",
-        "{connection}",
-        "Connections that workers have accepted, including those that never sent a HELLO.",
-    ),
-    _count("wallaroo_sessions_started_total", "sessions", "{session}", "Handshakes that were answered by OK."),
-    Metric(
-        "wallaroo_handshakes_refused_total",
-        "{handshake}",
-        "Handshakes that were refused, by reason: a violation such as wrong-cookie, or redirected or try-later.",
-        _counts("refused:", ("redirected", "try-later", "wrong-cookie", "wrong-version", "worker-full")),
-        ("slot", "reason"),
-    ),
-    Metric(
-        "wallaroo_protocol_violations_total",
-        "{violation}",
-        "Violations of the protocol by connectors, by kind, including those in handshakes.",
-        _counts("fault:", ("wrong-cookie", "handshake-timeout", "peer-never-reads", "ids-not-increasing")),
-        ("slot", "fault"),
-    ),
-    _count("wallaroo_connector_errors_total", "peer-errors", "{error}", "ERROR frames that connectors have sent."),
-    _count("wallaroo_credits_granted_total", "credits", "{message}", "Credits that workers have granted."),
-    Metric(
-        "wallaroo_pauses_total",
-        "{pause}",
-        "How many times workers have stopped reading a connection, by how full the buffer was.",
-        _counts("paused:", ("soft", "hard")),
-        ("slot", "pressure"),
-    ),
-    _count(
-        "wallaroo_resends_total",
-        "resends",
-        "{request}",
-        "How many times workers have asked a connector to send a stream again.",
-    ),
-    _count(
-        "wallaroo_dropped_streams_total",
-        "shed-streams",
-        "{stream}",
-        "How many times a full worker has dropped the messages of a stream, which its connector sends again.",
-        otel_name="wallaroo.streams.dropped",
-    ),
-    _count(
-        "wallaroo_stale_notices_total",
-        "stale-commits",
-        "{notice}",
-        "Notices of the driver that workers have ignored because they already had newer ones.",
-        otel_name="wallaroo.notices.stale",
-    ),
-    _count(
-        "wallaroo_registry_errors_total",
-        "registry-failures",
-        "{error}",
-        "Calls of a worker to the registry (Redis) that failed.",
-    ),
-    Metric(
-        "wallaroo_driver_registry_errors_total",
-        "{error}",
-        "Rounds of the driver in which the registry (Redis) did not answer.",
-        _whole(lambda facts: facts.driver.get("registry-errors", 0)),
-    ),
-    *of_records(ReceiverStatus, (), lambda facts: [((), facts.status)]),
-    *of_records(QueryStatus, (), lambda facts: [((), facts.status.query)]),
-    *of_records(SlotStatus, _SLOT, _slots, lambda slot: slot.answers),
-    *of_records(InstanceStatus, ("slot", "instance"), _instances),
-)
-"""All metrics, in the order of ``docs/metrics.md``."""
+METRICS = MetricTable[ReceiverStatus]("receiver", lambda status: status.name)
+"""All metrics of a receiver."""
+Receiver = Facts[ReceiverStatus]
+_SLOT = ("slot",)
+
+
+def _slots(facts: Receiver) -> Iterator[tuple[tuple[str, ...], SlotStatus]]:
+    return (((str(slot.slot),), slot) for slot in facts.status.slots)
+
+
+def _instances(facts: Receiver) -> Iterator[tuple[tuple[str, ...], InstanceStatus]]:
+    """The instances that wait longest."""
+    return (((str(one.slot), one.name), one) for one in facts.status.instances[: facts.instances])
+
+
+def _counts(facts: Receiver) -> Iterator[tuple[tuple[str, ...], Mapping[str, int]]]:
+    return (((str(slot),), counts) for slot, counts in facts.counts.items())
+
+
+def _by_kind(facts: Receiver, prefix: str, *names: str) -> Iterator[Sample]:
+    """The workers' counters with a prefix, by slot and by the rest of the name; ``names`` are always there."""
+    for slot, counts in facts.counts.items():
+        found = {name.removeprefix(prefix) for name in counts if name.startswith(prefix)}
+        for name in sorted(found.union(names)):
+            yield Sample((str(slot), name), counts[prefix + name])
+
+
+METRICS.add_figures(WorkerCounts, _SLOT, _counts)
+
+
+@METRICS.metric("wallaroo_ack_latency_seconds", "s", _SLOT, histogram=True, otel="wallaroo.ack.latency")
+def _ack_latency(facts: Receiver) -> Iterator[Sample]:
+    """Seconds from the arrival of a message at the worker to its acknowledgement."""
+    for slot, counts in facts.counts.items():
+        found = [counts[AGE + ("+Inf" if bound == math.inf else f"{bound:g}")] for bound in (*ACK_SECONDS, math.inf)]
+        yield Sample((str(slot),), counts[AGE_SUM] / 1e6, cumulative(ACK_SECONDS, found))
+
+
+@METRICS.metric("wallaroo_handshakes_refused_total", "{handshake}", ("slot", "reason"))
+def _handshakes_refused(facts: Receiver) -> Iterator[Sample]:
+    """Handshakes that were refused, by reason: a violation such as wrong-cookie, or redirected or try-later."""
+    return _by_kind(facts, "refused:", "redirected", "try-later", "wrong-cookie", "wrong-version", "worker-full")
+
+
+@METRICS.metric("wallaroo_protocol_violations_total", "{violation}", ("slot", "fault"))
+def _protocol_violations(facts: Receiver) -> Iterator[Sample]:
+    """Violations of the protocol by connectors, by kind, including those in handshakes."""
+    return _by_kind(facts, "fault:", "wrong-cookie", "handshake-timeout", "peer-never-reads", "ids-not-increasing")
+
+
+@METRICS.metric("wallaroo_pauses_total", "{pause}", ("slot", "pressure"))
+def _pauses(facts: Receiver) -> Iterator[Sample]:
+    """How many times workers have stopped reading a connection, by how full the buffer was."""
+    return _by_kind(facts, "paused:", "soft", "hard")
+
+
+@METRICS.metric("wallaroo_slot_up", "1", _SLOT)
+def _slot_up(facts: Receiver) -> Iterator[Sample]:
+    """1 while the slot has a worker that answers, 0 otherwise."""
+    return (Sample(labels, float(slot.answers)) for labels, slot in _slots(facts))
+
+
+@METRICS.metric("wallaroo_commits_total", "{batch}")
+def _commits(facts: Receiver) -> float:
+    """Batches whose commit the driver has seen."""
+    return facts.driver.get("commits", 0)
+
+
+@METRICS.metric("wallaroo_committed_batch", "{batch}", otel="wallaroo.batch.committed")
+def _committed_batch(facts: Receiver) -> float | None:
+    """Number of the newest committed batch; absent before the first commit."""
+    return facts.status.query.committed_batch
+
+
+@METRICS.metric("wallaroo_batches_total", "{batch}")
+def _batches(facts: Receiver) -> float:
+    """Batches that Spark has reported."""
+    return facts.batches.batches
+
+
+@METRICS.metric("wallaroo_batch_phase_seconds", "s", ("phase",), histogram=True, otel="wallaroo.batch.phase")
+def _batch_phase(facts: Receiver) -> Iterator[Sample]:
+    """Seconds of each phase of a batch: plan (how far to read), write_offsets, compile, run (reading, query and sink),
+    write_commit, and all together."""
+    return batch_phases(facts.batches)
+
+
+@METRICS.metric("wallaroo_batch_running_seconds", "s", otel="wallaroo.batch.running")
+def _batch_running(facts: Receiver) -> float:
+    """Seconds that the current phase of the running batch has lasted; 0 between batches."""
+    return running_seconds(facts.status.query, facts.status.time)
+
+
+@METRICS.metric("wallaroo_query_up", "1")
+def _query_up(facts: Receiver) -> float:
+    """1 while a query reads the receiver, 0 otherwise."""
+    return facts.status.query.state == "running"
+
+
+@METRICS.metric("wallaroo_healthy", "1")
+def _healthy(facts: Receiver) -> float:
+    """1 when /healthz answers 200, 0 when it answers 503."""
+    return facts.status.healthy
+
+
+@METRICS.metric("wallaroo_driver_registry_errors_total", "{error}")
+def _driver_registry_errors(facts: Receiver) -> float:
+    """Rounds of the driver in which the registry (Redis) did not answer."""
+    return facts.driver.get("registry-errors", 0)
+
+
+METRICS.add_figures(ReceiverStatus, (), lambda facts: [((), facts.status)])
+METRICS.add_figures(QueryStatus, (), lambda facts: [((), facts.status.query)])
+METRICS.add_figures(SlotStatus, _SLOT, _slots, lambda slot: slot.answers)
+METRICS.add_figures(InstanceStatus, ("slot", "instance"), _instances)

@@ -6,11 +6,11 @@ Source: ``docs/monitoring.md#metrics``.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, TypeVar
 
 from wallaroo_spark.extras import command
-from wallaroo_spark.observe.faces.metrics import Metric
+from wallaroo_spark.observe.faces.metrics import Facts, Metric, MetricTable
 from wallaroo_spark.observe.figures import FigureKind
 
 if TYPE_CHECKING:
@@ -28,50 +28,37 @@ def available() -> bool:
     return importlib.util.find_spec("prometheus_client") is not None
 
 
-class Subject(Protocol):
-    """The facts of one receiver or application."""
-
-    @property
-    def subject(self) -> str:
-        """Its name."""
+S = TypeVar("S")
 
 
-F = TypeVar("F", bound=Subject)
-
-
-def exposition(facts: F, metrics: Iterable[Metric[F]], label: str) -> bytes:
-    """The text of all metrics, with HELP and TYPE for each; the subject's name is the value of ``label``.
-
-    Raises ImportError without the extra ``prometheus``.
-    """
+def exposition(facts: Facts[S], metrics: MetricTable[S]) -> bytes:
+    """The text of all metrics, with HELP and TYPE for each. Raises ImportError without the extra ``prometheus``."""
     from prometheus_client import CollectorRegistry, generate_latest
     from prometheus_client.registry import Collector
 
+    subject = metrics.name(facts.status)
+
     class Once(Collector):
         def collect(self) -> Iterator[Family]:
-            return (_family(metric, facts, label) for metric in metrics)
+            return (_family(metric, facts, metrics.label, subject) for metric in metrics)
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Once())
     return generate_latest(registry)
 
 
-def _family(metric: Metric[F], facts: F, label: str) -> Family:
+def _family(metric: Metric[S], facts: Facts[S], label: str, subject: str) -> Family:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
     labels = [label, *metric.labels]
-    subject = facts.subject
     if metric.kind is FigureKind.HISTOGRAM:
         histogram = HistogramMetricFamily(metric.name, metric.help, labels=labels)
         for sample in metric.samples(facts):
             buckets = [(_bound(bound), float(count)) for bound, count in sample.buckets]
             histogram.add_metric([subject, *sample.labels], buckets, sample.value)
         return histogram
-    family: CounterMetricFamily | GaugeMetricFamily
-    if metric.kind is FigureKind.COUNTER:
-        family = CounterMetricFamily(metric.name, metric.help, labels=labels)
-    else:
-        family = GaugeMetricFamily(metric.name, metric.help, labels=labels)
+    kind = CounterMetricFamily if metric.kind is FigureKind.COUNTER else GaugeMetricFamily
+    family: CounterMetricFamily | GaugeMetricFamily = kind(metric.name, metric.help, labels=labels)
     for sample in metric.samples(facts):
         family.add_metric([subject, *sample.labels], sample.value)
     return family

@@ -18,12 +18,14 @@ from typing import Any
 from wallaroo_spark.errors import ConfigurationError, one_line
 from wallaroo_spark.observe.application import ApplicationStatus
 from wallaroo_spark.observe.counters import BatchTimes
+from wallaroo_spark.observe.faces.application_metrics import APPLICATION_METRICS
+from wallaroo_spark.observe.faces.health import application_health
 from wallaroo_spark.observe.faces.page import APPLICATION, application_document, static_routes
 from wallaroo_spark.observe.faces.report import report_html
 from wallaroo_spark.observe.query_facts import read_batches
 from wallaroo_spark.observe.record import ApplicationRecord
 from wallaroo_spark.observe.server.access import PageAddress
-from wallaroo_spark.observe.server.endpoints import ApplicationTelemetry
+from wallaroo_spark.observe.server.endpoints import Telemetry
 from wallaroo_spark.observe.server.messages import Route, Routes
 from wallaroo_spark.observe.server.monitor import Monitor, PageMonitor
 from wallaroo_spark.observe.server.page_server import PageServer
@@ -136,7 +138,7 @@ class ApplicationPage:
     ) -> None:
         self._name, self._place, self._required = name, place, required
         self._query = query
-        self._telemetry = ApplicationTelemetry(status, self._read_batches)
+        self._telemetry = Telemetry(APPLICATION_METRICS, status, self._read_batches, application_health)
         self._status = status
         self._monitor: PageMonitor[ApplicationRecord] | None = None
         self._server: PageServer | None = None

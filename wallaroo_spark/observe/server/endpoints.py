@@ -9,25 +9,21 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
 from http import HTTPStatus
 from typing import Any, Generic, TypeVar
 
-from wallaroo_spark.observe.application import ApplicationStatus
 from wallaroo_spark.observe.causes import OLD_SECONDS
 from wallaroo_spark.observe.counters import Aggregate, BatchTimes
 from wallaroo_spark.observe.faces import prometheus as exposition
-from wallaroo_spark.observe.faces.application_metrics import APPLICATION_METRICS, ApplicationFacts
 from wallaroo_spark.observe.faces.health import health
-from wallaroo_spark.observe.faces.metrics import METRICS, Facts, Metric
+from wallaroo_spark.observe.faces.metrics import METRICS, Facts, Metric, MetricTable, Sample
 from wallaroo_spark.observe.figures import FigureKind
 from wallaroo_spark.observe.receiver import ReceiverStatus
 from wallaroo_spark.observe.server.messages import Response, Route, Routes
 
 T = TypeVar("T")
-
-
 HEALTH_SECONDS = 0.5
 """How long /healthz waits for a new snapshot. A choice: probes of Kubernetes wait a second by default."""
 
@@ -82,81 +78,63 @@ class SharedCall(Generic[T]):
                 self._running = None
 
 
-def _verdict(found: dict[str, Any]) -> Response:
-    return Response.json(found, HTTPStatus.OK if found["healthy"] else HTTPStatus.SERVICE_UNAVAILABLE)
+S = TypeVar("S")
 
 
-F = TypeVar("F", bound=exposition.Subject)
-
-
-def values(facts: F, metrics: Iterable[Metric[F]]) -> dict[str, list[dict[str, Any]]]:
+def values(facts: Facts[S], metrics: MetricTable[S]) -> dict[str, list[dict[str, Any]]]:
     """The values of all metrics by name, as JSON-ready values."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for metric in metrics:
-        found[metric.name] = [
-            {
-                "labels": dict(zip(metric.labels, sample.labels, strict=True)),
-                **(
-                    {
-                        "sum": sample.value,
-                        "count": sample.buckets[-1][1],
-                        "buckets": {f"{bound:g}": count for bound, count in sample.buckets},
-                    }
-                    if metric.kind is FigureKind.HISTOGRAM
-                    else {"value": sample.value}
-                ),
-            }
+
+    def number(metric: Metric[S], sample: Sample) -> dict[str, Any]:
+        if metric.kind is not FigureKind.HISTOGRAM:
+            return {"value": sample.value}
+        buckets = {f"{bound:g}": count for bound, count in sample.buckets}
+        return {"sum": sample.value, "count": sample.buckets[-1][1], "buckets": buckets}
+
+    return {
+        metric.name: [
+            {"labels": dict(zip(metric.labels, sample.labels, strict=True)), **number(metric, sample)}
             for sample in metric.samples(facts)
         ]
-    return found
+        for metric in metrics
+    }
 
 
-def metrics_page(facts: Callable[[], F], metrics: Iterable[Metric[F]], label: str) -> Response:
-    """The response of ``/metrics``."""
-    if not exposition.available():
-        return Response.text(exposition.MISSING, HTTPStatus.NOT_IMPLEMENTED)
-    return Response(exposition.CONTENT_TYPE, exposition.exposition(facts(), metrics, label))
-
-
-class Telemetry:
-    """Keeps the counters of a receiver for as long as the receiver's object lives.
+class Telemetry(Generic[S]):
+    """The metrics and the health of a receiver or an application, for as long as its object lives.
 
     ``status`` takes a snapshot, and ``read_batches`` adds the reports of batches that are not counted yet. Both are
-    called once for all requests that arrive at the same time. ``instances`` is the number of connector instances that
-    have metrics of their own. The driver counts in :attr:`driver`.
+    called once for all requests that arrive at the same time. ``health`` makes the verdict on a snapshot.
     """
 
     def __init__(
-        self, status: Callable[[], ReceiverStatus], read_batches: Callable[[BatchTimes], None], instances: int
+        self,
+        metrics: MetricTable[S],
+        status: Callable[[], S],
+        read_batches: Callable[[BatchTimes], None],
+        health: Callable[[S | None], dict[str, Any]],
     ) -> None:
-        self.driver: Counter[str] = Counter()
+        self._metrics = metrics
         self._status = SharedCall(status)
         self._read_batches = read_batches
-        self._instances = instances
-        self._aggregate = Aggregate()
+        self._health = health
         self._batches = BatchTimes()
-        self._lock = threading.Lock()
         self._gather = SharedCall(self._gathered)
 
-    def observe(self, status: ReceiverStatus) -> None:
-        """Add a snapshot that was taken for another purpose, so that a dying worker's last counts are not lost."""
-        with self._lock:
-            self._aggregate.add(status)
-
-    def facts(self) -> Facts:
+    def facts(self) -> Facts[S]:
         """Everything that the metrics of this moment are made from."""
         return self._gather()
 
-    def _gathered(self) -> Facts:
+    def _gathered(self) -> Facts[S]:
         status = self._status()
         self._read_batches(self._batches)
-        with self._lock:
-            self._aggregate.add(status)
-            return Facts(status, self._aggregate.counts(), Counter(self.driver), self._batches, self._instances)
+        return self._facts(status)
+
+    def _facts(self, status: S) -> Facts[S]:
+        return Facts(status, self._batches)
 
     def metrics(self) -> dict[str, list[dict[str, Any]]]:
         """The values of all metrics by name, as JSON-ready values; see ``Receiver.metrics``."""
-        return values(self.facts(), METRICS)
+        return values(self.facts(), self._metrics)
 
     def routes(self) -> Routes:
         """``/metrics`` and ``/healthz``."""
@@ -167,41 +145,37 @@ class Telemetry:
         }
 
     def _metrics_page(self) -> Response:
-        return metrics_page(self.facts, METRICS, "receiver")
+        if not exposition.available():
+            return Response.text(exposition.MISSING, HTTPStatus.NOT_IMPLEMENTED)
+        return Response(exposition.CONTENT_TYPE, exposition.exposition(self.facts(), self._metrics))
 
     def _health_page(self) -> Response:
-        return _verdict(health(self._status.soon()))
+        found = self._health(self._status.soon())
+        return Response.json(found, HTTPStatus.OK if found["healthy"] else HTTPStatus.SERVICE_UNAVAILABLE)
 
 
-class ApplicationTelemetry:
-    """The metrics of one application; ``read_batches`` adds the reports of batches that are not counted yet."""
+class ReceiverTelemetry(Telemetry[ReceiverStatus]):
+    """That of a receiver, with the counters of its workers.
 
-    def __init__(self, status: Callable[[], ApplicationStatus], read_batches: Callable[[BatchTimes], None]) -> None:
-        self._status = SharedCall(status)
-        self._read_batches = read_batches
-        self._batches = BatchTimes()
+    ``instances`` is the number of connector instances that have metrics of their own. The driver counts in
+    :attr:`driver`.
+    """
+
+    def __init__(
+        self, status: Callable[[], ReceiverStatus], read_batches: Callable[[BatchTimes], None], instances: int
+    ) -> None:
+        super().__init__(METRICS, status, read_batches, health)
+        self.driver: Counter[str] = Counter()
+        self._instances = instances
+        self._aggregate = Aggregate()
         self._lock = threading.Lock()
-        self._gather = SharedCall(self._gathered)
 
-    def _gathered(self) -> ApplicationFacts:
-        status = self._status()
+    def observe(self, status: ReceiverStatus) -> None:
+        """Add a snapshot that was taken for another purpose, so that a dying worker's last counts are not lost."""
         with self._lock:
-            self._read_batches(self._batches)
-        return ApplicationFacts(status, self._batches)
+            self._aggregate.add(status)
 
-    def metrics(self) -> dict[str, list[dict[str, Any]]]:
-        """The values of all metrics by name, as JSON-ready values."""
-        return values(self._gather(), APPLICATION_METRICS)
-
-    def routes(self) -> Routes:
-        """``/metrics`` and ``/healthz``."""
-        return {
-            "/metrics": Route(lambda request: metrics_page(self._gather, APPLICATION_METRICS, "application")),
-            # Probes present no token, and the answer names nothing of the application.
-            "/healthz": Route(lambda request: self._health_page(), open=True),
-        }
-
-    def _health_page(self) -> Response:
-        status = self._status.soon()
-        reasons = ["driver-slow"] if status is None else [one.code for one in status.causes if not one.healthy]
-        return _verdict({"healthy": not reasons, "reasons": reasons})
+    def _facts(self, status: ReceiverStatus) -> Facts[ReceiverStatus]:
+        with self._lock:
+            self._aggregate.add(status)
+            return Facts(status, self._batches, self._aggregate.counts(), Counter(self.driver), self._instances)
