@@ -23,8 +23,9 @@ from wallaroo_spark.errors import SinkError, WallarooError
 from wallaroo_spark.gateway.cloud_events import event_of, to_wire
 from wallaroo_spark.gateway.limits import GatewayLimits
 from wallaroo_spark.pipelines.controller.messages.instructions import StoreOutput
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, Payload, StageDelivery
+from wallaroo_spark.pipelines.controller.messages.values import StageDelivery
 from wallaroo_spark.pipelines.controller.stored.encoding import decode, encode
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, Payload
 from wallaroo_spark.pubsub.subscribing.topic_source import row_as_json
 from wallaroo_spark.sinks.stores.event_rows import CLOUDEVENTS, RowReader
 from wallaroo_spark.sinks.stores.files import FORMATS

@@ -163,6 +163,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "yaml_reader",
         "client",
         "gateway.token_store",
+        "gateway.tokens",
         "streams.places",
     ),
     "testing": (
@@ -291,6 +292,12 @@ def test_imports_point_the_way_the_design_says() -> None:
             path.read_text(encoding="utf-8"), module_of(path), is_package=path.name == "__init__.py"
         )
     ] == []
+
+
+def test_the_schema_imports_nothing_of_the_controller_that_is_built_on_it() -> None:
+    schema, controller = "pipelines.schema", "pipelines.controller"
+
+    assert [(module, name) for module, name in arrows() if module.startswith(schema) and controller in name] == []
 
 
 def test_every_permission_of_the_table_is_used() -> None:

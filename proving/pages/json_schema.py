@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import MISSING
 from typing import Any
 
-from wallaroo_spark.pipelines.declarations import KINDS, Permission, RetryPolicy, StageDeclaration, StartPoint
-from wallaroo_spark.pipelines.fields import declared_rows, entry_kind
-from wallaroo_spark.pipelines.names import NAME_PATTERN
+from wallaroo_spark.pipelines.schema.declarations import KINDS, Permission, RetryPolicy, StageDeclaration, StartPoint
 from wallaroo_spark.pipelines.schema.documents import nested_table
-from wallaroo_spark.pipelines.triggers import LONGEST_PATTERN
+from wallaroo_spark.pipelines.schema.fields import declared_rows, entry_kind
+from wallaroo_spark.pipelines.schema.names import NAME_PATTERN
+from wallaroo_spark.pipelines.schema.triggers import LONGEST_PATTERN
 from wallaroo_spark.settings import Kind, Row, plain
 
 FILE = "schema.json"

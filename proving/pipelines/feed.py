@@ -11,8 +11,7 @@ from wallaroo_spark.pipelines.controller.messages.events import CarriedIn, Event
 from wallaroo_spark.pipelines.controller.messages.instructions import CarryOut
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.controller.stored.encoding import decode
-from wallaroo_spark.pipelines.declarations import ScheduleDeclaration, StreamDeclaration
-from wallaroo_spark.pipelines.schedules import occurrence
+from wallaroo_spark.pipelines.schema.declarations import ScheduleDeclaration, StreamDeclaration
 from wallaroo_spark.pipelines.schema.store import StoredSchema
 
 MINUTE = 60_000
@@ -101,7 +100,7 @@ class Alarm:
         if not cron or not any(isinstance(one, StreamDeclaration) for one in streams):
             return ""
         newest = end.time // STEPS[cron] * STEPS[cron]
-        return occurrence(_schedule(cron), newest).id if newest > since else ""
+        return _schedule(cron).occurrence(newest).id if newest > since else ""
 
     def _cron_of(self, version: int) -> str:
         found = self._versions[version].objects.values()

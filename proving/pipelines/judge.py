@@ -13,16 +13,10 @@ from proving.simulator.engine.core import Violation
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.events import OutputRefused, PartitionDeclared
 from wallaroo_spark.pipelines.controller.messages.plans import PartitionPlan, PipelinePlan, RetryPlan, StagePlan
-from wallaroo_spark.pipelines.controller.messages.values import (
-    CloudEvent,
-    Delivery,
-    GroupDelivery,
-    PartitionKey,
-    Payload,
-    StageDelivery,
-)
+from wallaroo_spark.pipelines.controller.messages.values import Delivery, GroupDelivery, PartitionKey, StageDelivery
 from wallaroo_spark.pipelines.controller.stored.key_state import PipelineProgress
 from wallaroo_spark.pipelines.controller.stored.seen_ids import PAUSE_MILLIS
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, Payload
 
 Place = tuple[PartitionKey, Delivery]
 

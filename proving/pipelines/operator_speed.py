@@ -21,9 +21,10 @@ from wallaroo_spark.cli.sessions import THIS_MACHINE
 from wallaroo_spark.engine.operator.processor import run_keys
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages.plans import PartitionPlan, PipelinePlan, StagePlan
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, ReplyTo
+from wallaroo_spark.pipelines.controller.messages.values import ReplyTo
 from wallaroo_spark.pipelines.controller.stored.encoding import encode
-from wallaroo_spark.pipelines.declarations import StartPoint
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
+from wallaroo_spark.pipelines.schema.declarations import StartPoint
 from wallaroo_spark.streams.rows import INPUT, Rank
 
 EVENTS = "stream string, partition int, rank int, origin string, sequence bigint, place int, event binary"

@@ -13,14 +13,13 @@ from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages.instructions import RunFunction
 from wallaroo_spark.pipelines.controller.messages.values import (
     IN_SPARK,
-    CloudEvent,
     Delivery,
     GroupDelivery,
     PartitionKey,
-    Payload,
     ReplyTo,
     StreamOutput,
 )
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, Payload
 
 Message = tuple[PartitionKey, e.Event]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from wallaroo_spark.pipelines.controller.messages.plans import PartitionPlan, PipelinePlan, RetryPlan, StagePlan
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
-from wallaroo_spark.pipelines.declarations import StartPoint
+from wallaroo_spark.pipelines.schema.declarations import StartPoint
 
 ORDERS, SHIPMENTS, DEAD = "shop/orders", "shop/shipments", "shop/dead"
 FIRST_PARTITIONS = {ORDERS: 2, SHIPMENTS: 2, DEAD: 1}

@@ -29,11 +29,12 @@ from proving.simulator.engine.core import Violation
 from wallaroo_spark.errors import WallarooError
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, Delivery, GroupDelivery, PartitionKey
+from wallaroo_spark.pipelines.controller.messages.values import Delivery, GroupDelivery, PartitionKey
+from wallaroo_spark.pipelines.controller.partitioning import partition_of
 from wallaroo_spark.pipelines.controller.stored import seen_ids
 from wallaroo_spark.pipelines.controller.stored.entries import KeyEntries
-from wallaroo_spark.pipelines.declarations import StartPoint
-from wallaroo_spark.pipelines.partitioning import partition_of
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
+from wallaroo_spark.pipelines.schema.declarations import StartPoint
 
 STEPS = (100, 200, 400)
 """The number of steps before all is calm is one of these."""

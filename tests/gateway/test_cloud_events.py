@@ -10,8 +10,7 @@ from tests.gateway.shop import event
 from wallaroo_spark.api import cloudevents_pb2 as ce
 from wallaroo_spark.gateway.cloud_events import event_of, to_wire
 from wallaroo_spark.gateway.limits import GatewayLimits, Refused
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent
-from wallaroo_spark.pipelines.event_rules import rfc3339
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, rfc3339
 
 LIMITS = GatewayLimits()
 

@@ -16,10 +16,10 @@ from tests.gateway.test_server import joined, refused, streams
 from tests.waiting import SECONDS, until
 from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.gateway.limits import Refused
-from wallaroo_spark.gateway.state.schema_view import PUBLISH, AccessRules, SchemaView
-from wallaroo_spark.pipelines.declarations import TokenDeclaration
-from wallaroo_spark.pipelines.names import ObjectKey
-from wallaroo_spark.pipelines.tokens import create_token
+from wallaroo_spark.gateway.state.schema_view import SchemaView
+from wallaroo_spark.gateway.tokens import PUBLISH, AccessRules, create_token
+from wallaroo_spark.pipelines.schema.declarations import TokenDeclaration
+from wallaroo_spark.pipelines.schema.names import ObjectKey
 from wallaroo_spark.testing.memory_application import MemoryApplication, schema_of, serving
 
 pytestmark = pytest.mark.timeout(SECONDS)
@@ -133,9 +133,9 @@ def test_a_check_looks_through_the_objects_of_the_schema_once_for_each_version()
             Counted.passes += 1
             return super().values()
 
-    rules = AccessRules(SchemaView(1, Counted(schema_of(SHOP + TOKENS).objects)))
+    schema = SchemaView(1, Counted(schema_of(SHOP + TOKENS).objects))
     for _ in range(10):
         with pytest.raises(Refused):
-            rules.check("wst_x", PUBLISH, "Stream", "shop/orders", 0.0)
-        _ = rules.schema.keys
+            AccessRules(schema.tokens).check("wst_x", PUBLISH, "Stream", "shop/orders", 0.0)
+        _ = schema.keys
     assert Counted.passes == 2

@@ -18,7 +18,7 @@ from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.api import pipelines_pb2_grpc as rpc
 from wallaroo_spark.gateway.state.exchanges import ExchangeTimes
 from wallaroo_spark.gateway.state.schema_view import SchemaView
-from wallaroo_spark.pipelines.declarations import Declaration, ExchangeDeclaration, ScheduleDeclaration
+from wallaroo_spark.pipelines.schema.declarations import Declaration, ExchangeDeclaration, ScheduleDeclaration
 from wallaroo_spark.testing.memory_application import MemoryApplication, serving
 
 pytestmark = pytest.mark.timeout(SECONDS)

@@ -16,14 +16,8 @@ from wallaroo_spark.gateway.state.members import JoinedMember, RecordsToGive, gr
 from wallaroo_spark.gateway.state.schema_view import SchemaView
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
-from wallaroo_spark.pipelines.controller.messages.values import (
-    CloudEvent,
-    GroupDelivery,
-    PartitionKey,
-    Payload,
-    ReplyTo,
-    StageDelivery,
-)
+from wallaroo_spark.pipelines.controller.messages.values import GroupDelivery, PartitionKey, ReplyTo, StageDelivery
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, Payload
 from wallaroo_spark.testing.memory_application import schema_of
 
 SCHEMA = SchemaView(1, schema_of(SHOP).objects)

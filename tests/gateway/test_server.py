@@ -18,11 +18,11 @@ from wallaroo_spark.api import pipelines_pb2_grpc as rpc
 from wallaroo_spark.errors import CheckpointError
 from wallaroo_spark.gateway.limits import GatewayLimits
 from wallaroo_spark.gateway.server import gateway as gateway_module
+from wallaroo_spark.gateway.tokens import create_token
 from wallaroo_spark.pipelines.controller.messages.events import RecordsPublished
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
-from wallaroo_spark.pipelines.declarations import TokenDeclaration
-from wallaroo_spark.pipelines.names import ObjectKey
-from wallaroo_spark.pipelines.tokens import create_token
+from wallaroo_spark.pipelines.schema.declarations import TokenDeclaration
+from wallaroo_spark.pipelines.schema.names import ObjectKey
 from wallaroo_spark.testing.memory_application import MemoryApplication, ServedGateway, serving
 
 pytestmark = pytest.mark.timeout(SECONDS)

@@ -28,10 +28,11 @@ from wallaroo_spark.gateway.service import GatewayService, GatewaySetup
 from wallaroo_spark.gateway.token_store import TokenStore
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, GroupDelivery, PartitionKey
+from wallaroo_spark.pipelines.controller.messages.values import GroupDelivery, PartitionKey
 from wallaroo_spark.pipelines.controller.stored.encoding import decode, encode
-from wallaroo_spark.pipelines.declarations import Permission, TokenDeclaration
-from wallaroo_spark.pipelines.names import ObjectKey
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
+from wallaroo_spark.pipelines.schema.declarations import Permission, TokenDeclaration
+from wallaroo_spark.pipelines.schema.names import ObjectKey
 from wallaroo_spark.pipelines.schema.store import SchemaStore
 from wallaroo_spark.registry import EmbeddedRedis, Registry, application_registry
 from wallaroo_spark.runtime.service import ServiceThread

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wallaroo_spark.pipelines.cron import (
+from wallaroo_spark.pipelines.schema.cron import (
     cron_problem,
     newest_time,
     next_time,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wallaroo_spark.errors import ConfigurationError
-from wallaroo_spark.pipelines.declarations import (
+from wallaroo_spark.pipelines.schema.declarations import (
     KINDS,
     EndpointDeclaration,
     NamespaceDeclaration,
@@ -24,8 +24,8 @@ from wallaroo_spark.pipelines.declarations import (
     StreamDeclaration,
     TokenDeclaration,
 )
-from wallaroo_spark.pipelines.fields import declared_rows
-from wallaroo_spark.pipelines.names import ObjectKey
+from wallaroo_spark.pipelines.schema.fields import declared_rows
+from wallaroo_spark.pipelines.schema.names import ObjectKey
 
 FULFIL = PipelineDeclaration(
     name="fulfil",

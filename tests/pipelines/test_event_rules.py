@@ -8,9 +8,8 @@ from tests import evil_values as evil
 from wallaroo_spark.api.limits import EVENT_BYTES, MESSAGE_BYTES
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.gateway.cloud_events import to_wire
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, Payload
-from wallaroo_spark.pipelines.declarations import ScheduleDeclaration
-from wallaroo_spark.pipelines.event_rules import EventProblem, valid_event, valid_output
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, EventProblem, Payload, valid_event, valid_output
+from wallaroo_spark.pipelines.schema.declarations import ScheduleDeclaration
 from wallaroo_spark.yaml_reader import documents_of
 
 EVENT = CloudEvent("1", "/x", "t", b"data")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wallaroo_spark.pipelines.names import LONGEST_NAME, ObjectKey, name_problem, object_name_problem, stream_key
+from wallaroo_spark.pipelines.schema.names import LONGEST_NAME, ObjectKey, name_problem, object_name_problem, stream_key
 
 ALPHABET = "abcXYZ019-_."
 

@@ -6,9 +6,10 @@ import dataclasses
 
 import pytest
 
-from wallaroo_spark.pipelines.declarations import Permission, TokenDeclaration
-from wallaroo_spark.pipelines.names import ObjectKey
-from wallaroo_spark.pipelines.tokens import KeptToken, create_token, refusal
+from wallaroo_spark.gateway.limits import Refused
+from wallaroo_spark.gateway.tokens import AccessRules, KeptToken, create_token
+from wallaroo_spark.pipelines.schema.declarations import Permission, TokenDeclaration
+from wallaroo_spark.pipelines.schema.names import ObjectKey
 
 ORDERS = ObjectKey("Stream", "shop", "orders")
 TILL = TokenDeclaration(
@@ -16,8 +17,20 @@ TILL = TokenDeclaration(
 )
 
 
-def asked(text: str, kept: KeptToken, access: str = "publish", key: ObjectKey = ORDERS, now: float = 100.0) -> str:
-    return refusal(text, access, key, {kept.id: kept}, {TILL.name: TILL}, now)
+def asked(
+    text: str,
+    kept: KeptToken,
+    access: str = "publish",
+    key: ObjectKey = ORDERS,
+    now: float = 100.0,
+    declared: TokenDeclaration = TILL,
+) -> str:
+    """Why the bearer may not do that; empty if it may."""
+    try:
+        AccessRules({declared.name: declared}, {kept.id: kept}).check(text, access, key.kind, key.path, now)
+    except Refused as problem:
+        return problem.message
+    return ""
 
 
 def test_a_token_opens_exactly_its_permissions() -> None:
@@ -49,16 +62,17 @@ def test_permissions_are_those_of_the_schema_of_now() -> None:
     text, kept = create_token(TILL, now=100.0)
     changed = dataclasses.replace(TILL, permissions=(Permission(access="subscribe"),))
 
-    assert "Token 'till' is not in the schema" in refusal(text, "publish", ORDERS, {kept.id: kept}, {}, 100.0)
-    assert refusal(text, "subscribe", ORDERS, {kept.id: kept}, {"till": changed}, 100.0) == ""
+    assert "Token 'till' is not in the schema" in asked(text, kept, declared=dataclasses.replace(TILL, name="web"))
+    assert asked(text, kept, "subscribe", declared=changed) == ""
 
 
-@pytest.mark.parametrize("change", [lambda text: "", lambda text: text[:-1], lambda text: f"{text}x", str.upper])
+@pytest.mark.parametrize("change", [lambda text: " ", lambda text: text[:-1], lambda text: f"{text}x", str.upper])
 def test_a_text_that_is_no_token_is_refused_and_not_repeated(change: object) -> None:
     assert callable(change)
     text, kept = create_token(TILL, now=100.0)
 
     assert asked(change(text), kept) == "the token is not known; create one, or check that the whole token was given"
+    assert "the call has no token" in asked("", kept)
 
 
 def test_the_identifier_alone_proves_nothing() -> None:

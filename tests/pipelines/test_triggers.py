@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wallaroo_spark.pipelines.triggers import LONGEST_PATTERN, matches, pattern_problem
+from wallaroo_spark.pipelines.schema.triggers import LONGEST_PATTERN, matches, pattern_problem
 
 
 @pytest.mark.parametrize(

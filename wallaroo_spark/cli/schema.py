@@ -22,8 +22,8 @@ from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.texts import count, day_and_clock, hint
 
 if TYPE_CHECKING:
-    from wallaroo_spark.pipelines.declarations import Declaration
     from wallaroo_spark.pipelines.schema.changes import ObjectChange
+    from wallaroo_spark.pipelines.schema.declarations import Declaration
     from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -219,7 +219,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from wallaroo_spark.pipelines.declarations import Declaration
+    from wallaroo_spark.pipelines.schema.declarations import Declaration
     from wallaroo_spark.pipelines.schema.store import StoredSchema
 
 version_option = click.option(
@@ -242,8 +242,8 @@ def get(kind: str, name: str, app: str, schema_version: int, as_json: bool) -> N
 
     The exit status is 0 also when there are none, and 1 when NAME is given and there is none.
     """
-    from wallaroo_spark.pipelines.declarations import KINDS
     from wallaroo_spark.pipelines.schema.applying import find, kind_of
+    from wallaroo_spark.pipelines.schema.declarations import KINDS
     from wallaroo_spark.pipelines.schema.documents import to_document
 
     kinds = list(KINDS) if kind.lower() == "all" else [kind_of(kind)]
@@ -295,7 +295,7 @@ def describe(kind: str, name: str, app: str, schema_version: int, as_json: bool)
 
 def facts_of(one: Declaration, stored: StoredSchema) -> list[str]:
     """Sentences on an object that follow from its fields and from the other objects."""
-    from wallaroo_spark.pipelines.declarations import PipelineDeclaration, StreamDeclaration
+    from wallaroo_spark.pipelines.schema.declarations import PipelineDeclaration, StreamDeclaration
 
     pipelines = [other for other in stored.objects.values() if isinstance(other, PipelineDeclaration)]
     if isinstance(one, StreamDeclaration):

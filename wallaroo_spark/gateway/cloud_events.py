@@ -12,8 +12,14 @@ from datetime import UTC
 
 from wallaroo_spark.api import cloudevents_pb2 as wire
 from wallaroo_spark.gateway.limits import GatewayLimits, invalid
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent
-from wallaroo_spark.pipelines.event_rules import EventProblem, attribute_text, moment_of, rfc3339, valid_event
+from wallaroo_spark.pipelines.schema.cloud_event import (
+    CloudEvent,
+    EventProblem,
+    attribute_text,
+    moment_of,
+    rfc3339,
+    valid_event,
+)
 
 VERSION = "1.0"
 

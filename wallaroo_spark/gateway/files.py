@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from wallaroo_spark.gateway.tokens import KeptToken
 from wallaroo_spark.pipelines.controller.messages.instructions import Instruction
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, PartitionKey
+from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.pipelines.schema.store import StoredSchema
-from wallaroo_spark.pipelines.tokens import KeptToken
 
 Message = tuple[Instruction, tuple[CloudEvent, ...] | None]
 """An instruction for a gateway, and the records of a delivery where they are attached."""

@@ -8,9 +8,10 @@ from wallaroo_spark.checkpoint import CheckpointFiles, CommitFollower
 from wallaroo_spark.errors import PipelineError
 from wallaroo_spark.gateway.files import Message
 from wallaroo_spark.gateway.token_store import TokenStore
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, PartitionKey
+from wallaroo_spark.gateway.tokens import KeptToken
+from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
-from wallaroo_spark.pipelines.tokens import KeptToken
 from wallaroo_spark.storage.locations import Location
 from wallaroo_spark.streams.batch_outputs import OutboxReader
 from wallaroo_spark.streams.inbox import InboxWriter, positions_of

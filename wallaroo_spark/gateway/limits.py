@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from wallaroo_spark.api.limits import EVENT_BYTES, EVENTS, MESSAGE_BYTES
 from wallaroo_spark.errors import PipelineError
-from wallaroo_spark.pipelines.event_rules import MOST_ATTRIBUTES
+from wallaroo_spark.pipelines.schema.cloud_event import MOST_ATTRIBUTES
 
 MIB = 1024 * 1024
 

@@ -12,8 +12,8 @@ import re
 from typing import Any
 
 from wallaroo_spark.errors import PipelineError, one_line
-from wallaroo_spark.pipelines.declarations import TokenDeclaration
-from wallaroo_spark.pipelines.tokens import KeptToken, create_token
+from wallaroo_spark.gateway.tokens import KeptToken, create_token
+from wallaroo_spark.pipelines.schema.declarations import TokenDeclaration
 from wallaroo_spark.sidecar.folder import SidecarFolder
 from wallaroo_spark.storage.locations import Location
 from wallaroo_spark.streams.places import TOKENS

@@ -29,8 +29,9 @@ import pyarrow.parquet as pq
 
 from wallaroo_spark.errors import PipelineError
 from wallaroo_spark.pipelines.controller.messages.instructions import Instruction
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, PartitionKey
+from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.controller.stored.encoding import decode
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.sidecar.batch_log import BatchLog
 from wallaroo_spark.storage.locations import Location
 from wallaroo_spark.streams.places import BATCHES

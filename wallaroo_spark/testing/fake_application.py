@@ -21,17 +21,17 @@ from wallaroo_spark.engine.operator.functions import StageFunctions
 from wallaroo_spark.errors import ConfigurationError, PipelineError, TransportError
 from wallaroo_spark.event_loop import LoopThread
 from wallaroo_spark.gateway.cloud_events import to_wire
+from wallaroo_spark.gateway.tokens import create_token
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
-from wallaroo_spark.pipelines.declarations import PipelineDeclaration, StreamDeclaration
-from wallaroo_spark.pipelines.names import ObjectKey
 from wallaroo_spark.pipelines.schema.applying import check_objects
 from wallaroo_spark.pipelines.schema.changes import nothing_runs
+from wallaroo_spark.pipelines.schema.declarations import PipelineDeclaration, StreamDeclaration
 from wallaroo_spark.pipelines.schema.documents import PlacedDeclaration, read_declarations, read_files
+from wallaroo_spark.pipelines.schema.names import ObjectKey
 from wallaroo_spark.pipelines.schema.problems import Problems
 from wallaroo_spark.pipelines.schema.store import StoredSchema
 from wallaroo_spark.pipelines.schema.validation import distinct
-from wallaroo_spark.pipelines.tokens import create_token
 from wallaroo_spark.testing.memory_application import MemoryApplication, ServedGateway, serving
 from wallaroo_spark.texts import hint
 from wallaroo_spark.transport import parse_address

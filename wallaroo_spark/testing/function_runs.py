@@ -14,7 +14,8 @@ from wallaroo_spark.gateway.cloud_events import event_of, to_wire
 from wallaroo_spark.gateway.limits import GatewayLimits
 from wallaroo_spark.pipelines.controller.messages.events import DeliveryAcked, DeliveryNacked
 from wallaroo_spark.pipelines.controller.messages.instructions import RunFunction
-from wallaroo_spark.pipelines.controller.messages.values import Payload, StageDelivery
+from wallaroo_spark.pipelines.controller.messages.values import StageDelivery
+from wallaroo_spark.pipelines.schema.cloud_event import Payload
 
 
 @dataclass(frozen=True)

@@ -29,15 +29,16 @@ from wallaroo_spark.gateway.limits import GatewayLimits
 from wallaroo_spark.gateway.server.gateway import Gateway
 from wallaroo_spark.gateway.server.listener import bind, make_server
 from wallaroo_spark.gateway.server.peers import Peers, channel_to
+from wallaroo_spark.gateway.tokens import KeptToken
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.plans import partition_plans
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, PartitionKey
+from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.controller.stored.encoding import decode, encode
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.pipelines.schema.documents import read_declarations
 from wallaroo_spark.pipelines.schema.problems import Problems
 from wallaroo_spark.pipelines.schema.store import StoredSchema
-from wallaroo_spark.pipelines.tokens import KeptToken
 from wallaroo_spark.yaml_reader import documents_of
 
 

@@ -22,9 +22,10 @@ from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.client import AsyncClient, Event
 from wallaroo_spark.engine.application.application import Application
 from wallaroo_spark.pipelines.controller.messages.events import RecordsPublished
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, PartitionKey, ReplyTo
+from wallaroo_spark.pipelines.controller.messages.values import PartitionKey, ReplyTo
 from wallaroo_spark.pipelines.controller.stored.encoding import encode
 from wallaroo_spark.pipelines.schema.applying import apply_files
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.pipelines.schema.store import SchemaStore
 from wallaroo_spark.streams import read_history
 from wallaroo_spark.streams.inbox import InboxWriter

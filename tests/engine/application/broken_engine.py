@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 
 from wallaroo_spark.engine.operator import rows
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.streams.tables.delta import as_rows
 
 POISON = "an-event-that-the-engine-cannot-write"

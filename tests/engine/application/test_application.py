@@ -25,8 +25,8 @@ from wallaroo_spark.engine import Application
 from wallaroo_spark.errors import ArgumentValueError, CheckpointError, ConfigurationError, PipelineError, WallarooError
 from wallaroo_spark.observe.application import ApplicationStatus
 from wallaroo_spark.observe.published import in_folder, in_registry
-from wallaroo_spark.pipelines.names import ObjectKey
 from wallaroo_spark.pipelines.schema.applying import apply_files, delete_objects
+from wallaroo_spark.pipelines.schema.names import ObjectKey
 from wallaroo_spark.pipelines.schema.store import SchemaStore
 from wallaroo_spark.registry import application_registry
 from wallaroo_spark.streams.places import checkpoint_of

@@ -14,14 +14,14 @@ from wallaroo_spark.cli.run.running import importable_here
 from wallaroo_spark.engine.application import checks
 from wallaroo_spark.engine.application.declared_functions import AGAIN_SECONDS, FunctionWatch, declared_functions
 from wallaroo_spark.errors import ConfigurationError
-from wallaroo_spark.pipelines.declarations import (
+from wallaroo_spark.pipelines.schema.declarations import (
     Declaration,
     NamespaceDeclaration,
     PipelineDeclaration,
     StageDeclaration,
     StreamDeclaration,
 )
-from wallaroo_spark.pipelines.names import ObjectKey
+from wallaroo_spark.pipelines.schema.names import ObjectKey
 from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
 from wallaroo_spark.streams.batch_outputs import BatchOutputs, Manifest
 

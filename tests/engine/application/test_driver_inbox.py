@@ -8,7 +8,7 @@ from wallaroo_spark.engine.application.driver_inbox import DriverInbox, dismissa
 from wallaroo_spark.pipelines.controller.messages.events import GatewayStarted, RecordsExpired
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.controller.stored.encoding import decode
-from wallaroo_spark.pipelines.declarations import NamespaceDeclaration, StreamDeclaration
+from wallaroo_spark.pipelines.schema.declarations import NamespaceDeclaration, StreamDeclaration
 from wallaroo_spark.pipelines.schema.store import StoredSchema
 from wallaroo_spark.streams.inbox import InboxPosition, InboxReader, InboxWriter
 

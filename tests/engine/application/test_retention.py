@@ -7,7 +7,7 @@ from pathlib import Path
 from wallaroo_spark.engine.application.driver_inbox import DriverInbox, Retention
 from wallaroo_spark.pipelines.controller.messages.events import RecordsExpired
 from wallaroo_spark.pipelines.controller.stored.encoding import decode
-from wallaroo_spark.pipelines.declarations import StreamDeclaration
+from wallaroo_spark.pipelines.schema.declarations import StreamDeclaration
 from wallaroo_spark.pipelines.schema.store import StoredSchema
 from wallaroo_spark.streams.inbox import InboxPosition, InboxReader
 

@@ -18,8 +18,8 @@ from wallaroo_spark.engine.operator.rows import output_rows
 from wallaroo_spark.engine.operator.turn import InputRow, take_turn
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages.plans import PartitionPlan
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent
 from wallaroo_spark.pipelines.controller.stored.encoding import encode
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.streams.rows import OutputKind, Rank
 
 

@@ -11,10 +11,11 @@ from tests.pipelines.controller.one_key import ORDERS
 from wallaroo_spark.engine.operator.turn import DEFAULT_LIMITS, InputRow, TurnLimits, TurnResult, take_turn
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
-from wallaroo_spark.pipelines.controller.messages.values import IN_SPARK, CloudEvent, PartitionKey, Payload
+from wallaroo_spark.pipelines.controller.messages.values import IN_SPARK, PartitionKey
 from wallaroo_spark.pipelines.controller.stored.encoding import encode
 from wallaroo_spark.pipelines.controller.stored.entries import Changes, KeyEntries
 from wallaroo_spark.pipelines.controller.stored.seen_ids import SeenCache
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, Payload
 from wallaroo_spark.streams.rows import Rank
 
 I = TypeVar("I")  # noqa: E741  # an instruction

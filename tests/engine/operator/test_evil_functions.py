@@ -17,8 +17,8 @@ from wallaroo_spark.api.limits import EVENT_BYTES
 from wallaroo_spark.engine.operator.functions import StageFunctions
 from wallaroo_spark.errors import LONGEST_REASON
 from wallaroo_spark.pipelines.controller.messages import events as e
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, Payload
 from wallaroo_spark.pipelines.controller.stored.encoding import decode, encode
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, Payload
 
 JSON = (("datacontenttype", "application/json"),)
 

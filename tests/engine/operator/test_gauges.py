@@ -18,7 +18,7 @@ from wallaroo_spark.observe.faces.as_json import record_from_json
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.plans import StagePlan
-from wallaroo_spark.pipelines.controller.messages.values import Payload
+from wallaroo_spark.pipelines.schema.cloud_event import Payload
 from wallaroo_spark.streams.batch_outputs import Manifest, manifest_of, write_outputs
 from wallaroo_spark.streams.rows import OUTPUT, OutputKind
 

@@ -18,8 +18,9 @@ from wallaroo_spark.pipelines.controller import instances, partition_log, stages
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.plans import PipelinePlan, StagePlan
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, OutputId, Payload, StageDelivery
+from wallaroo_spark.pipelines.controller.messages.values import OutputId, StageDelivery
 from wallaroo_spark.pipelines.controller.stored.encoding import encode
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, Payload
 from wallaroo_spark.streams.rows import Rank
 
 

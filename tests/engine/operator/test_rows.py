@@ -16,14 +16,9 @@ from wallaroo_spark.engine.operator.turn import TurnResult
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.events import AppendOutput
-from wallaroo_spark.pipelines.controller.messages.values import (
-    CloudEvent,
-    OutputId,
-    Payload,
-    ReplyTo,
-    StageDelivery,
-)
+from wallaroo_spark.pipelines.controller.messages.values import OutputId, ReplyTo, StageDelivery
 from wallaroo_spark.pipelines.controller.stored.encoding import decode
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, Payload
 from wallaroo_spark.streams.rows import HISTORY, INPUT, OUTBOX, RECORDS, OutputKind
 
 DELIVERY = StageDelivery("shop/fulfil", 4, "charge", 9)

@@ -11,9 +11,9 @@ from wallaroo_spark.errors import PipelineError
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.plans import PartitionPlan, PipelinePlan, StagePlan
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, Payload
 from wallaroo_spark.pipelines.controller.stored.encoding import encode
 from wallaroo_spark.pipelines.controller.stored.entries import KeyEntries
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, Payload
 from wallaroo_spark.streams.rows import Rank
 
 UPPER = StagePlan("upper", given_root=True, output_required=True, function="shop.text:upper")

@@ -26,7 +26,12 @@ from wallaroo_spark.errors import CheckpointError
 from wallaroo_spark.pipelines.controller.messages.events import PartitionDeclared
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.controller.stored.encoding import decode
-from wallaroo_spark.pipelines.declarations import Declaration, PipelineDeclaration, StageDeclaration, StreamDeclaration
+from wallaroo_spark.pipelines.schema.declarations import (
+    Declaration,
+    PipelineDeclaration,
+    StageDeclaration,
+    StreamDeclaration,
+)
 from wallaroo_spark.pipelines.schema.store import StoredSchema
 from wallaroo_spark.streams.inbox import InboxFile, InboxPosition
 from wallaroo_spark.streams.rows import Rank

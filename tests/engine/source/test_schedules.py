@@ -20,9 +20,10 @@ from wallaroo_spark.engine.source.plan import (
     zone_problems,
 )
 from wallaroo_spark.pipelines.controller.messages.events import RecordsPublished
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, Durability
+from wallaroo_spark.pipelines.controller.messages.values import Durability
 from wallaroo_spark.pipelines.controller.stored.encoding import decode
-from wallaroo_spark.pipelines.declarations import Declaration, ScheduleDeclaration, StreamDeclaration
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
+from wallaroo_spark.pipelines.schema.declarations import Declaration, ScheduleDeclaration, StreamDeclaration
 from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
 from wallaroo_spark.streams.rows import Rank
 

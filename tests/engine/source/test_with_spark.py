@@ -14,7 +14,7 @@ from tests.waiting import SECONDS
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.engine.source import InboxCleaner, InputOffset, register
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
-from wallaroo_spark.pipelines.declarations import StreamDeclaration
+from wallaroo_spark.pipelines.schema.declarations import StreamDeclaration
 from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
 from wallaroo_spark.sidecar.task_access import as_arrow_stream
 from wallaroo_spark.streams.batch_outputs import BatchOutputs, Manifest, OutputFile

@@ -36,15 +36,10 @@ from wallaroo_spark.engine.source.datasource import InputReader, read_rows
 from wallaroo_spark.observe.published import GaugeFile
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
-from wallaroo_spark.pipelines.controller.messages.values import (
-    CloudEvent,
-    PartitionKey,
-    Payload,
-    ReplyTo,
-    StreamOutput,
-)
+from wallaroo_spark.pipelines.controller.messages.values import PartitionKey, ReplyTo, StreamOutput
 from wallaroo_spark.pipelines.controller.stored.encoding import encode
 from wallaroo_spark.pipelines.controller.stored.seen_ids import SeenCache
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, Payload
 from wallaroo_spark.pipelines.schema.store import SchemaStore
 from wallaroo_spark.steps import at_each
 from wallaroo_spark.streams.batch_outputs import BatchOutputs, OutboxReader, OutputFile, manifest_of, write_outputs

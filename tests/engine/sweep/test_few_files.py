@@ -12,9 +12,10 @@ import pytest
 from tests.engine.sweep.loop import Batches, Mortal
 from tests.waiting import SECONDS, eventually
 from wallaroo_spark.pipelines.controller.messages import events as e
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, PartitionKey, ReplyTo
+from wallaroo_spark.pipelines.controller.messages.values import PartitionKey, ReplyTo
 from wallaroo_spark.pipelines.controller.stored.encoding import encode
 from wallaroo_spark.pipelines.schema.applying import apply_files
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.pipelines.schema.store import SchemaStore
 from wallaroo_spark.streams.batch_outputs import OutputFile
 from wallaroo_spark.streams.inbox import InboxWriter

@@ -13,8 +13,8 @@ import pytest
 
 from tests.engine.sweep.loop import Batches, Mortal
 from tests.sinks.stores.stream_reader import SCHEMA, declare
-from wallaroo_spark.pipelines.names import ObjectKey
 from wallaroo_spark.pipelines.schema.applying import apply_files, delete_objects
+from wallaroo_spark.pipelines.schema.names import ObjectKey
 from wallaroo_spark.pipelines.schema.store import SchemaStore
 from wallaroo_spark.sinks.interface import Transaction
 from wallaroo_spark.sinks.stores import stream as module

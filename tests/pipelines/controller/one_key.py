@@ -11,17 +11,11 @@ from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.events import Carried
 from wallaroo_spark.pipelines.controller.messages.plans import PartitionPlan, PipelinePlan, StagePlan
-from wallaroo_spark.pipelines.controller.messages.values import (
-    CloudEvent,
-    Delivery,
-    PartitionKey,
-    Payload,
-    ReplyTo,
-    StreamOutput,
-)
+from wallaroo_spark.pipelines.controller.messages.values import Delivery, PartitionKey, ReplyTo, StreamOutput
 from wallaroo_spark.pipelines.controller.stored.entries import Changes, KeyEntries, Stored
 from wallaroo_spark.pipelines.controller.stored.key_state import Head
-from wallaroo_spark.pipelines.declarations import StartPoint
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, Payload
+from wallaroo_spark.pipelines.schema.declarations import StartPoint
 
 I = TypeVar("I")  # noqa: E741  # an instruction
 

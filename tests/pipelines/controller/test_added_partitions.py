@@ -12,8 +12,9 @@ from wallaroo_spark.pipelines.controller import partition_log
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.plans import PartitionPlan
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, Durability, PartitionKey
-from wallaroo_spark.pipelines.partitioning import PARTITION_KEY, partition_of
+from wallaroo_spark.pipelines.controller.messages.values import Durability, PartitionKey
+from wallaroo_spark.pipelines.controller.partitioning import PARTITION_KEY, partition_of
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 
 STREAM = "shop/orders"
 

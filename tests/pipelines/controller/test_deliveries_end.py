@@ -13,7 +13,7 @@ from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.plans import PipelinePlan, RetryPlan, StagePlan
 from wallaroo_spark.pipelines.controller.messages.values import GroupDelivery, PartitionKey
-from wallaroo_spark.pipelines.declarations import RetryPolicy, StreamDeclaration
+from wallaroo_spark.pipelines.schema.declarations import RetryPolicy, StreamDeclaration
 
 NAME = "shop/work"
 DEAD = PartitionKey("shop/dead", 0)

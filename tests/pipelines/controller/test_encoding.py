@@ -13,11 +13,12 @@ from wallaroo_spark.errors import PipelineError
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.plans import partition_plan
-from wallaroo_spark.pipelines.controller.messages.values import GroupDelivery, Payload, StageDelivery
+from wallaroo_spark.pipelines.controller.messages.values import GroupDelivery, StageDelivery
 from wallaroo_spark.pipelines.controller.states import DeliveryState
 from wallaroo_spark.pipelines.controller.stored.encoding import CLASSES, decode, encode
 from wallaroo_spark.pipelines.controller.stored.key_state import Group, Instance, OpenDelivery, StageProgress
-from wallaroo_spark.pipelines.declarations import (
+from wallaroo_spark.pipelines.schema.cloud_event import Payload
+from wallaroo_spark.pipelines.schema.declarations import (
     PipelineDeclaration,
     RetryPolicy,
     StageDeclaration,

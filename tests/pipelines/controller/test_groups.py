@@ -8,7 +8,7 @@ from tests.pipelines.controller.one_key import BEGINNING, LATEST, REPLY, Key, re
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.values import GroupDelivery
-from wallaroo_spark.pipelines.declarations import StartPoint
+from wallaroo_spark.pipelines.schema.declarations import StartPoint
 
 
 def filled(count: int = 5) -> Key:

@@ -19,15 +19,13 @@ from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.plans import PipelinePlan, StagePlan
 from wallaroo_spark.pipelines.controller.messages.values import (
     IN_SPARK,
-    CloudEvent,
     OutputId,
     PartitionKey,
-    Payload,
     StageDelivery,
     StreamOutput,
 )
 from wallaroo_spark.pipelines.controller.stored.entries import KeyEntries
-from wallaroo_spark.pipelines.event_rules import INPUT_BYTES
+from wallaroo_spark.pipelines.schema.cloud_event import INPUT_BYTES, CloudEvent, Payload
 
 NAME = "shop/fulfil"
 STAGES = ("charge", "reserve", "ship", "tidy")

@@ -9,7 +9,8 @@ from wallaroo_spark.errors import PipelineError
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.plans import PartitionPlan, PipelinePlan, StagePlan
-from wallaroo_spark.pipelines.controller.messages.values import Delivery, PartitionKey, Payload, StatementId
+from wallaroo_spark.pipelines.controller.messages.values import Delivery, PartitionKey, StatementId
+from wallaroo_spark.pipelines.schema.cloud_event import Payload
 
 BEGIN, ADD, ACK = reply(10), reply(11), reply(12)
 INVOICES = PartitionKey("shop/invoices", 0)

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.pipelines.schema.samples import pipeline
-from wallaroo_spark.pipelines.declarations import StreamDeclaration
-from wallaroo_spark.pipelines.names import ObjectKey
 from wallaroo_spark.pipelines.schema.applying import apply_files
+from wallaroo_spark.pipelines.schema.declarations import StreamDeclaration
+from wallaroo_spark.pipelines.schema.names import ObjectKey
 from wallaroo_spark.pipelines.schema.store import SchemaStore
 from wallaroo_spark.sidecar import durable
 from wallaroo_spark.steps import at_each

@@ -16,10 +16,10 @@ from pyarrow import fs
 from tests.pipelines.schema.samples import SHOP, pipeline
 from tests.waiting import SECONDS
 from wallaroo_spark.errors import ConfigurationError, PipelineError
-from wallaroo_spark.pipelines.declarations import ScheduleDeclaration, StreamDeclaration
-from wallaroo_spark.pipelines.names import ObjectKey
 from wallaroo_spark.pipelines.schema.applying import ApplyResult, Branch, apply_files, delete_objects, find, kind_of
 from wallaroo_spark.pipelines.schema.changes import FieldChange, RemovedStage
+from wallaroo_spark.pipelines.schema.declarations import ScheduleDeclaration, StreamDeclaration
+from wallaroo_spark.pipelines.schema.names import ObjectKey
 from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
 from wallaroo_spark.steps import AnyStep, SchemaStep, at_each
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.pipelines.schema.samples import SHOP, pipeline, schedule
-from wallaroo_spark.pipelines.declarations import (
+from wallaroo_spark.pipelines.schema.declarations import (
     KINDS,
     Declaration,
     PipelineDeclaration,
@@ -16,8 +16,8 @@ from wallaroo_spark.pipelines.declarations import (
     StartPoint,
     StreamDeclaration,
 )
-from wallaroo_spark.pipelines.names import ObjectKey
 from wallaroo_spark.pipelines.schema.documents import from_stored, read_declarations, to_document
+from wallaroo_spark.pipelines.schema.names import ObjectKey
 from wallaroo_spark.pipelines.schema.problems import Problems
 from wallaroo_spark.pipelines.schema.validation import cycles, distinct, validate
 from wallaroo_spark.yaml_reader import documents_of

@@ -11,8 +11,8 @@ import pytest
 from proving.pages.json_schema import FILE, PAGE, json_schema, json_text, with_fields
 from tests.conftest import ROOT
 from tests.pipelines.schema.samples import SHOP
-from wallaroo_spark.pipelines.declarations import KINDS
-from wallaroo_spark.pipelines.names import name_problem, object_name_problem
+from wallaroo_spark.pipelines.schema.declarations import KINDS
+from wallaroo_spark.pipelines.schema.names import name_problem, object_name_problem
 from wallaroo_spark.yaml_reader import documents_of
 
 DOCS = ROOT / "docs" / "pipelines"

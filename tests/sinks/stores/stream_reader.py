@@ -10,9 +10,10 @@ from wallaroo_spark.engine.source.datasource import divided, read_rows
 from wallaroo_spark.engine.source.inputs import InputFiles
 from wallaroo_spark.engine.source.plan import InputOffset, next_offset
 from wallaroo_spark.pipelines.controller.messages.events import RecordsPublished
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, PartitionKey
+from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.controller.stored.encoding import decode
 from wallaroo_spark.pipelines.schema.applying import apply_files
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.pipelines.schema.store import SchemaStore
 
 SCHEMA = """

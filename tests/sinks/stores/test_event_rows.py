@@ -13,7 +13,7 @@ from wallaroo_spark.client.events import from_structured
 from wallaroo_spark.errors import SinkError
 from wallaroo_spark.gateway.cloud_events import event_of
 from wallaroo_spark.gateway.limits import GatewayLimits
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.sinks.stores.event_rows import CLOUDEVENTS, INVALID, RowEvent, RowReader
 
 

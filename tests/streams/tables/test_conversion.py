@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.streams.rows import RECORDS
 from wallaroo_spark.streams.tables.delta import as_events, as_rows, canonical
 

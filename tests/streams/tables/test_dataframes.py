@@ -15,8 +15,8 @@ from tests.streams.samples import NOON, ORDERS, output, records, rows_of
 from tests.waiting import SECONDS
 from wallaroo_spark import follow_stream, read_history, read_instances, read_stream
 from wallaroo_spark.errors import ArgumentValueError
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent
 from wallaroo_spark.pipelines.schema.applying import apply_files
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.pipelines.schema.store import SchemaStore
 from wallaroo_spark.sidecar.task_access import as_arrow_stream
 from wallaroo_spark.streams.places import table_of

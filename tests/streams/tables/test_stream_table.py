@@ -11,7 +11,7 @@ from pyarrow import fs
 from tests.streams.application import ApplicationFiles, some_batches
 from tests.streams.samples import ORDERS, event, records
 from wallaroo_spark.errors import CheckpointError
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.streams.batch_outputs import BatchOutputs
 from wallaroo_spark.streams.tables import table_files
 from wallaroo_spark.streams.tables.mover import TableMover

@@ -17,7 +17,7 @@ from wallaroo_spark.errors import ConfigurationError, printable
 from wallaroo_spark.texts import count
 
 if TYPE_CHECKING:
-    from wallaroo_spark.pipelines.declarations import PipelineDeclaration
+    from wallaroo_spark.pipelines.schema.declarations import PipelineDeclaration
 
 
 @click.group()
@@ -108,7 +108,7 @@ def instances(name: str, app: str, limit: int, state: str | None, as_json: bool)
     The table has a batch some seconds after its commit. It is read where the application's folder is a path of this
     machine; elsewhere, read it in Spark with read_instances of wallaroo_spark.streams.
     """
-    from wallaroo_spark.pipelines.instance_rows import newest_instances
+    from wallaroo_spark.cli.durable.instance_rows import newest_instances
 
     declared = one_object(schema_store(existing(app)).newest(), "Pipeline", name)
     found = newest_instances(_history(existing(app), declared.key.path))
@@ -261,8 +261,8 @@ def _history(app: str, pipeline: str) -> Iterator[dict[str, Any]]:
 
 
 def _declared(app: str) -> Iterable[PipelineDeclaration]:
-    from wallaroo_spark.pipelines.declarations import PipelineDeclaration
     from wallaroo_spark.pipelines.schema.applying import find
+    from wallaroo_spark.pipelines.schema.declarations import PipelineDeclaration
 
     return [
         one
@@ -272,7 +272,7 @@ def _declared(app: str) -> Iterable[PipelineDeclaration]:
 
 
 def _summary(one: PipelineDeclaration) -> dict[str, Any]:
-    from wallaroo_spark.pipelines.names import stream_key
+    from wallaroo_spark.pipelines.schema.names import stream_key
 
     return {
         "pipeline": one.key.path,

@@ -14,7 +14,7 @@ from wallaroo_spark.texts import day_and_clock
 
 if TYPE_CHECKING:
     from wallaroo_spark.gateway.token_store import TokenStore
-    from wallaroo_spark.pipelines.tokens import KeptToken
+    from wallaroo_spark.gateway.tokens import KeptToken
 
 
 @click.group()
@@ -31,7 +31,7 @@ def create(name: str, app: str, as_json: bool) -> None:
 
     It is shown once and kept as a hash. Gateways accept it within the length of a lease.
     """
-    from wallaroo_spark.pipelines.declarations import TokenDeclaration
+    from wallaroo_spark.pipelines.schema.declarations import TokenDeclaration
 
     declared = one_object(schema_store(existing(app)).newest(), "Token", name)
     assert isinstance(declared, TokenDeclaration)

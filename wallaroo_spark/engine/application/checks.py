@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from wallaroo_spark.engine.application.declared_functions import DeclaredFunction, import_errors, problems, refusal
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.extras import command
-from wallaroo_spark.pipelines.declarations import StreamDeclaration
+from wallaroo_spark.pipelines.schema.declarations import StreamDeclaration
 from wallaroo_spark.pipelines.schema.store import StoredSchema
 from wallaroo_spark.runtime import spark_checks
 from wallaroo_spark.runtime.job_errors import in_short, is_slow_start

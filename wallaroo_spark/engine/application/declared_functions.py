@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from wallaroo_spark.errors import ConfigurationError, one_line
-from wallaroo_spark.pipelines.declarations import Declaration, PipelineDeclaration
-from wallaroo_spark.pipelines.names import ObjectKey
+from wallaroo_spark.pipelines.schema.declarations import Declaration, PipelineDeclaration
+from wallaroo_spark.pipelines.schema.names import ObjectKey
 from wallaroo_spark.pipelines.schema.store import SchemaStore
 
 log = one_line(logging.getLogger("wallaroo_spark.engine"))

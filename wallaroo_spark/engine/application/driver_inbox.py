@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from wallaroo_spark.pipelines.controller.messages.events import Event, GatewayStarted, RecordsExpired
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.controller.stored.encoding import encode
-from wallaroo_spark.pipelines.declarations import StreamDeclaration
+from wallaroo_spark.pipelines.schema.declarations import StreamDeclaration
 from wallaroo_spark.pipelines.schema.store import StoredSchema
 from wallaroo_spark.storage.locations import Location
 from wallaroo_spark.streams.inbox import DRIVER, SINK, InboxPosition, InboxReader, InboxWriter

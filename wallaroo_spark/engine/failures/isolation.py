@@ -31,12 +31,13 @@ from wallaroo_spark.pipelines.controller.controller import KeyController
 from wallaroo_spark.pipelines.controller.dead_letters import Failure, dead_letter
 from wallaroo_spark.pipelines.controller.messages.events import Event, PartitionDeclared, RecordsPublished
 from wallaroo_spark.pipelines.controller.messages.instructions import RunFunction
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, Durability, PartitionKey, ReplyTo
+from wallaroo_spark.pipelines.controller.messages.values import Durability, PartitionKey, ReplyTo
+from wallaroo_spark.pipelines.controller.partitioning import partition_of
 from wallaroo_spark.pipelines.controller.stored.encoding import decode, encode
 from wallaroo_spark.pipelines.controller.stored.entries import Stored
-from wallaroo_spark.pipelines.declarations import PipelineDeclaration, StreamDeclaration
-from wallaroo_spark.pipelines.names import ObjectKey, stream_key
-from wallaroo_spark.pipelines.partitioning import partition_of
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
+from wallaroo_spark.pipelines.schema.declarations import PipelineDeclaration, StreamDeclaration
+from wallaroo_spark.pipelines.schema.names import ObjectKey, stream_key
 from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
 from wallaroo_spark.sidecar.folder import SidecarFolder
 from wallaroo_spark.storage.locations import Location

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from wallaroo_spark.pipelines.controller.messages import events as e
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, Durability, PartitionKey
+from wallaroo_spark.pipelines.controller.messages.values import Durability, PartitionKey
 from wallaroo_spark.pipelines.controller.stored.encoding import decode
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.streams.rows import Rank
 
 

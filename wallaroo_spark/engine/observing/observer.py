@@ -22,7 +22,7 @@ from wallaroo_spark.observe.causes import with_cause
 from wallaroo_spark.observe.gauges import PipelineShape, Shapes, StageShape, report_of_gateway, snapshot
 from wallaroo_spark.observe.published import FILE_SECONDS, GaugeFile, SnapshotFile, to_text
 from wallaroo_spark.observe.query_facts import QueryFacts
-from wallaroo_spark.pipelines.declarations import PipelineDeclaration, StreamDeclaration
+from wallaroo_spark.pipelines.schema.declarations import PipelineDeclaration, StreamDeclaration
 from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
 from wallaroo_spark.registry import Lease, Registry
 from wallaroo_spark.runtime.long_jobs import JobRecord

@@ -21,17 +21,18 @@ from wallaroo_spark.errors import LONGEST_REASON, bounded_reason, one_line, show
 from wallaroo_spark.json_text import dump_json, load_json
 from wallaroo_spark.pipelines.controller.messages.events import DeliveryAcked, DeliveryNacked, Event
 from wallaroo_spark.pipelines.controller.messages.instructions import RunFunction
-from wallaroo_spark.pipelines.controller.messages.values import (
-    IN_SPARK,
+from wallaroo_spark.pipelines.controller.messages.values import IN_SPARK, PartitionKey, StageDelivery, StreamOutput
+from wallaroo_spark.pipelines.controller.partitioning import partition_of
+from wallaroo_spark.pipelines.schema.cloud_event import (
     CloudEvent,
-    PartitionKey,
+    EventProblem,
     Payload,
-    StageDelivery,
-    StreamOutput,
+    attribute_text,
+    exact_text,
+    valid_event,
+    valid_output,
 )
-from wallaroo_spark.pipelines.event_rules import EventProblem, attribute_text, exact_text, valid_event, valid_output
-from wallaroo_spark.pipelines.names import ROOT_EVENT
-from wallaroo_spark.pipelines.partitioning import partition_of
+from wallaroo_spark.pipelines.schema.names import ROOT_EVENT
 
 JSON = "application/json"
 TEXT = "text/plain"

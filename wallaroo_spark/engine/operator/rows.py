@@ -37,8 +37,9 @@ from wallaroo_spark.pipelines.controller.messages.instructions import (
     WarnClient,
     WithdrawDelivery,
 )
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, PartitionKey
+from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.controller.stored.encoding import encode
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.streams.rows import HISTORY, INPUT, OUTBOX, HistoryKind, OutputKind, Rank
 from wallaroo_spark.streams.tables.delta import as_rows
 

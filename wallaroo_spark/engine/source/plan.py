@@ -25,12 +25,11 @@ from wallaroo_spark.errors import CheckpointError
 from wallaroo_spark.pipelines.controller.messages.events import PartitionDeclared, RecordsPublished
 from wallaroo_spark.pipelines.controller.messages.plans import partition_plans
 from wallaroo_spark.pipelines.controller.messages.values import Durability, PartitionKey, ReplyTo
+from wallaroo_spark.pipelines.controller.partitioning import partition_of
 from wallaroo_spark.pipelines.controller.stored.encoding import encode
-from wallaroo_spark.pipelines.cron import newest_time, next_time, zone_problem
-from wallaroo_spark.pipelines.declarations import ScheduleDeclaration, StreamDeclaration
-from wallaroo_spark.pipelines.names import ObjectKey
-from wallaroo_spark.pipelines.partitioning import partition_of
-from wallaroo_spark.pipelines.schedules import occurrence
+from wallaroo_spark.pipelines.schema.cron import newest_time, next_time, zone_problem
+from wallaroo_spark.pipelines.schema.declarations import ScheduleDeclaration, StreamDeclaration
+from wallaroo_spark.pipelines.schema.names import ObjectKey
 from wallaroo_spark.pipelines.schema.store import StoredSchema
 from wallaroo_spark.streams.inbox import DRIVER, InboxFile, InboxPosition, Unread, positions_of
 from wallaroo_spark.streams.rows import Rank
@@ -388,7 +387,7 @@ def zone_problems(schema: StoredSchema) -> list[str]:
 
 
 def _row(schedule: ScheduleDeclaration, stream: StreamDeclaration, at: int) -> MadeRows:
-    event = occurrence(schedule, at)
+    event = schedule.occurrence(at)
     # The answer has no reader, so the controller is told to send none.
     published = RecordsPublished(ReplyTo(DRIVER, 0, 0), (event,), Durability.RECEIVED)
     partition = partition_of(event, stream.partitions)

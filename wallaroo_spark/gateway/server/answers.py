@@ -23,7 +23,7 @@ from google.protobuf.message import DecodeError
 
 from wallaroo_spark.errors import CheckpointError, WallarooError, one_line, printable
 from wallaroo_spark.gateway.limits import Refused, invalid
-from wallaroo_spark.gateway.state.schema_view import bearer
+from wallaroo_spark.gateway.tokens import bearer
 
 log = one_line(logging.getLogger("wallaroo_spark.gateway"))
 

@@ -14,8 +14,8 @@ from wallaroo_spark.gateway.server.answers import explained, first_message, toke
 from wallaroo_spark.gateway.server.gateway import Gateway
 from wallaroo_spark.gateway.server.peers import after, forward_one, forward_stream, forwarded
 from wallaroo_spark.gateway.state.endpoints import Consumer, EndpointCall
-from wallaroo_spark.gateway.state.schema_view import PUBLISH, SUBSCRIBE
-from wallaroo_spark.pipelines.names import name_problem
+from wallaroo_spark.gateway.tokens import PUBLISH, SUBSCRIBE
+from wallaroo_spark.pipelines.schema.names import name_problem
 
 
 class ExchangesService(rpc.ExchangesServicer):

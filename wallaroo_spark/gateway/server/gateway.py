@@ -26,7 +26,8 @@ from wallaroo_spark.gateway.state.core import GatewayCore
 from wallaroo_spark.gateway.state.endpoints import Endpoints
 from wallaroo_spark.gateway.state.exchanges import Exchanges, ExchangeTimes
 from wallaroo_spark.gateway.state.figures import GatewayFigures
-from wallaroo_spark.gateway.state.schema_view import AccessRules, SchemaView
+from wallaroo_spark.gateway.state.schema_view import SchemaView
+from wallaroo_spark.gateway.tokens import AccessRules
 from wallaroo_spark.pipelines.controller.messages.instructions import DeliverInputs, DeliverRecords
 
 log = one_line(logging.getLogger("wallaroo_spark.gateway"))
@@ -60,7 +61,7 @@ class Gateway:
         """Makes the calls to the files."""
         self.queue = InboxQueue(files, limits, self.calls.call)
         self.figures = GatewayFigures()
-        self.access = AccessRules(SchemaView())
+        self.access = AccessRules()
         self.addresses = addresses
         """The addresses of the live gateways."""
         self.core = GatewayCore(name, 0, SchemaView(), limits)
@@ -84,7 +85,7 @@ class Gateway:
         stored = await self.calls.call(self.files.schema, 0)
         schema = SchemaView.of(stored) if stored is not None else SchemaView()
         self.core = GatewayCore(self.name, generation, schema, self.limits)
-        self.access = AccessRules(schema, await self.calls.call(self.files.tokens))
+        self.access = AccessRules(schema.tokens, await self.calls.call(self.files.tokens))
         self.spawn(self.queue.run())
         self.queue.add(self.core.started())
         await self.queue.durable()
@@ -238,7 +239,7 @@ class Gateway:
         stored = await self.calls.call(self.files.schema, self.core.schema.version)
         schema = self.core.schema if stored is None else SchemaView.of(stored)
         kept = await self.calls.call(self.files.tokens) if schema.tokens else {}
-        self.access = AccessRules(schema, kept)
+        self.access = AccessRules(schema.tokens, kept)
         if stored is not None:
             self.add(self.core.schema_changed(schema))
         for changed in list(self.rules_changed.values()):

@@ -15,10 +15,10 @@ from wallaroo_spark.gateway.server.answers import explained, first_message, toke
 from wallaroo_spark.gateway.server.channels import MemberChannel, joiner
 from wallaroo_spark.gateway.server.gateway import Gateway
 from wallaroo_spark.gateway.state.calls import PublishCall, WaitingCall
-from wallaroo_spark.gateway.state.schema_view import PUBLISH, SUBSCRIBE
+from wallaroo_spark.gateway.tokens import PUBLISH, SUBSCRIBE
 from wallaroo_spark.pipelines.controller.messages.values import Durability
 from wallaroo_spark.pipelines.controller.partition_log import LONGEST_WAIT
-from wallaroo_spark.pipelines.declarations import TokenDeclaration
+from wallaroo_spark.pipelines.schema.declarations import TokenDeclaration
 from wallaroo_spark.pipelines.schema.documents import to_document
 
 _AT_ONCE = 256

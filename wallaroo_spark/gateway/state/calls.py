@@ -12,8 +12,9 @@ from typing import Protocol
 from wallaroo_spark.gateway.limits import Refused, invalid
 from wallaroo_spark.pipelines.controller.messages.events import Event, RecordsDelayed, RecordsPublished
 from wallaroo_spark.pipelines.controller.messages.instructions import AnswerRequest, RefuseRequest, WarnClient
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, Durability, PartitionKey, ReplyTo
-from wallaroo_spark.pipelines.partitioning import partition_of
+from wallaroo_spark.pipelines.controller.messages.values import Durability, PartitionKey, ReplyTo
+from wallaroo_spark.pipelines.controller.partitioning import partition_of
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 
 ToInbox = tuple[PartitionKey, Event]
 """An event for the controller of a key."""

@@ -40,9 +40,10 @@ from wallaroo_spark.pipelines.controller.messages.instructions import (
     WarnClient,
     WithdrawDelivery,
 )
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, Durability, PartitionKey, ReplyTo
-from wallaroo_spark.pipelines.declarations import StartPoint
-from wallaroo_spark.pipelines.names import name_problem
+from wallaroo_spark.pipelines.controller.messages.values import Durability, PartitionKey, ReplyTo
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
+from wallaroo_spark.pipelines.schema.declarations import StartPoint
+from wallaroo_spark.pipelines.schema.names import name_problem
 
 Changed = Callable[[], None]
 _DURABILITY = {pb.COMMITTED: Durability.COMMITTED, pb.RECEIVED: Durability.RECEIVED}

@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from wallaroo_spark.api import cloudevents_pb2 as wire
 from wallaroo_spark.gateway.limits import ByteBudget, GatewayLimits, Refused
 from wallaroo_spark.gateway.state.schema_view import SchemaView
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent
-from wallaroo_spark.pipelines.cron import newest_time, next_time, zone_problem
-from wallaroo_spark.pipelines.declarations import ScheduleDeclaration
-from wallaroo_spark.pipelines.names import ObjectKey
-from wallaroo_spark.pipelines.schedules import occurrence
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
+from wallaroo_spark.pipelines.schema.cron import newest_time, next_time, zone_problem
+from wallaroo_spark.pipelines.schema.declarations import ScheduleDeclaration
+from wallaroo_spark.pipelines.schema.names import ObjectKey
 
 
 @dataclass(eq=False)
@@ -155,7 +154,7 @@ class ExchangeTimes:
             at = newest_time(times.cron, times.zone, times.next - 1, now)
             times.next = next_time(times.cron, times.zone, now)
             if at is not None:
-                yield schedule.target_key.path, occurrence(schedule, at)
+                yield schedule.target_key.path, schedule.occurrence(at)
 
     def next(self) -> int | None:
         """The earliest time to come; None without one."""

@@ -21,7 +21,6 @@ from wallaroo_spark.gateway.limits import ByteBudget, GatewayLimits, Refused, bu
 from wallaroo_spark.gateway.state.calls import Answer, RequestsInFlight, ToInbox, by_partition, reason_of
 from wallaroo_spark.gateway.state.schema_view import SchemaView
 from wallaroo_spark.pipelines.controller.controller import LONGEST_DELAY
-from wallaroo_spark.pipelines.controller.messages import values
 from wallaroo_spark.pipelines.controller.messages.events import (
     DeliveryAcked,
     DeliveryExtended,
@@ -33,16 +32,10 @@ from wallaroo_spark.pipelines.controller.messages.events import (
     TransactionBegun,
 )
 from wallaroo_spark.pipelines.controller.messages.instructions import AnswerRequest, DeliverInputs, DeliverRecords
-from wallaroo_spark.pipelines.controller.messages.values import (
-    CloudEvent,
-    Delivery,
-    PartitionKey,
-    ReplyTo,
-    StreamOutput,
-)
-from wallaroo_spark.pipelines.declarations import StartPoint
-from wallaroo_spark.pipelines.event_rules import EventProblem, valid_output
-from wallaroo_spark.pipelines.names import stream_key
+from wallaroo_spark.pipelines.controller.messages.values import Delivery, PartitionKey, ReplyTo, StreamOutput
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, EventProblem, Payload, valid_output
+from wallaroo_spark.pipelines.schema.declarations import StartPoint
+from wallaroo_spark.pipelines.schema.names import stream_key
 
 RENEWALS = 4
 """How often, within the time of a delivery, those that wait at a member that works are extended. A choice."""
@@ -527,7 +520,7 @@ class JoinedMember:
         output, outputs = None, tuple[StreamOutput, ...]()
         if isinstance(self.joining, StageJoining):
             if ack.HasField("output"):
-                output = values.Payload(ack.output.data, ack.output.content_type)
+                output = Payload(ack.output.data, ack.output.content_type)
                 try:
                     valid_output(output, self._limits.event_bytes)
                 except EventProblem as problem:

@@ -1,7 +1,4 @@
-"""The schema as a gateway needs it: objects by their paths. Pure.
-
-Who may use which object, by the token of a call. Pure. Source: ``docs/pipelines/gateway.md#tokens``.
-"""
+"""The schema as a gateway needs it: objects by their paths. Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from wallaroo_spark.gateway.limits import Refused, unknown
+from wallaroo_spark.gateway.limits import unknown
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
-from wallaroo_spark.pipelines.declarations import (
+from wallaroo_spark.pipelines.schema.declarations import (
     Declaration,
     EndpointDeclaration,
     ExchangeDeclaration,
@@ -19,9 +16,8 @@ from wallaroo_spark.pipelines.declarations import (
     StreamDeclaration,
     TokenDeclaration,
 )
-from wallaroo_spark.pipelines.names import ObjectKey
+from wallaroo_spark.pipelines.schema.names import ObjectKey
 from wallaroo_spark.pipelines.schema.store import StoredSchema
-from wallaroo_spark.pipelines.tokens import KeptToken, permission_problem, token_problem
 
 
 @dataclass(frozen=True)
@@ -89,52 +85,3 @@ class SchemaView:
 def _key(kind: str, path: str) -> ObjectKey:
     namespace, _, name = path.rpartition("/")
     return ObjectKey(kind, namespace, name)
-
-
-PUBLISH = "publish"
-SUBSCRIBE = "subscribe"
-
-
-@dataclass(frozen=True)
-class AccessRules:
-    """The tokens of an application, and the permissions in its schema."""
-
-    schema: SchemaView
-    """The schema, whose Tokens have the permissions."""
-    kept: Mapping[str, KeptToken] = field(default_factory=dict)
-    """The tokens, by identifier."""
-
-    @property
-    def open(self) -> bool:
-        """Whether no Token is declared, so that everybody may do everything."""
-        return not self.schema.tokens
-
-    def check(self, token: str, access: str, kind: str, path: str, now: float) -> None:
-        """Raise :class:`Refused` unless the bearer of a token has this access to an object. ``now`` is in seconds."""
-        self.check_token(token, now)
-        if self.open:
-            return
-        namespace, _, name = path.rpartition("/")
-        key = ObjectKey(kind, namespace[:200], name[:200])
-        if problem := permission_problem(token, access, key, self.kept, self.schema.tokens):
-            raise Refused(problem, code="permission-missing", status="PERMISSION_DENIED")
-
-    def check_token(self, token: str, now: float) -> None:
-        """Raise :class:`Refused` unless a token is valid."""
-        if self.open:
-            return
-        if not token:
-            raise Refused(
-                "the call has no token; send the metadata 'authorization: Bearer <token>' with one that "
-                "wallaroo-spark token create has made",
-                code="token-refused",
-                status="UNAUTHENTICATED",
-            )
-        if problem := token_problem(token, self.kept, self.schema.tokens, now):
-            raise Refused(problem, code="token-refused", status="UNAUTHENTICATED")
-
-
-def bearer(authorization: str) -> str:
-    """The token in the metadata ``authorization``; empty without one."""
-    scheme, _, token = authorization.strip().partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""

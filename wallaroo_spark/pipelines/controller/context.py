@@ -10,9 +10,10 @@ from typing import TypeVar
 from wallaroo_spark.errors import PipelineError
 from wallaroo_spark.pipelines.controller.messages import instructions
 from wallaroo_spark.pipelines.controller.messages.events import Carried
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, PartitionKey, ReplyTo
+from wallaroo_spark.pipelines.controller.messages.values import PartitionKey, ReplyTo
 from wallaroo_spark.pipelines.controller.stored.entries import KeyEntries, Stored
 from wallaroo_spark.pipelines.controller.stored.seen_ids import SeenCache
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 
 S = TypeVar("S", bound=StrEnum)
 E = TypeVar("E", bound=StrEnum)

@@ -32,6 +32,7 @@ from wallaroo_spark.pipelines.controller.stored.entries import Changes, Stored
 from wallaroo_spark.pipelines.controller.stored.key_state import OpenDelivery
 from wallaroo_spark.pipelines.controller.stored.seen_ids import SeenCache
 from wallaroo_spark.pipelines.controller.transactions import StagedStatements, Transactions
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 
 LONGEST_DELAY = 24 * 3600 * 1000
 """The most milliseconds that a nack may delay the next delivery. A choice: a day; every wait has an end."""
@@ -103,7 +104,7 @@ class KeyController:
         return self.context.fresh_from
 
     @property
-    def fresh(self) -> Sequence[values.CloudEvent]:
+    def fresh(self) -> Sequence[CloudEvent]:
         """The records of this batch."""
         return self.context.fresh
 

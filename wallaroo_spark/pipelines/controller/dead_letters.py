@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from wallaroo_spark.errors import bounded_reason
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, PartitionKey
+from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 
 DEAD_LETTER = -1
 """Place of a dead letter among the stream outputs of a delivery."""

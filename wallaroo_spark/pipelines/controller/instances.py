@@ -23,7 +23,7 @@ from wallaroo_spark.pipelines.controller.stored.key_state import (
     StageProgress,
 )
 from wallaroo_spark.pipelines.controller.transactions import Transactions
-from wallaroo_spark.pipelines.event_rules import inputs_problem
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, Payload, inputs_problem
 
 _HELD = (DeliveryState.DELIVERED, DeliveryState.COMMITTING)
 
@@ -37,7 +37,7 @@ class ActiveInstances:
         self._pipelines = context.head.pipelines
         self._transactions = transactions
 
-    def begin(self, pipeline: PipelineProgress, number: int, root: values.CloudEvent) -> None:
+    def begin(self, pipeline: PipelineProgress, number: int, root: CloudEvent) -> None:
         """A record begins an instance with its own offset."""
         plan, now = pipeline.plan, self._context.now
         instance = Instance(pipeline.version, now, root)
@@ -62,7 +62,7 @@ class ActiveInstances:
         assert found, delivery
         return found
 
-    def inputs_problem(self, delivery: values.StageDelivery, output: values.Payload | None) -> str:
+    def inputs_problem(self, delivery: values.StageDelivery, output: Payload | None) -> str:
         """Why a stage could not be given its inputs if this output were one of them; empty when it could."""
         instance = self._entries.instances.get((delivery.pipeline, delivery.instance))
         assert instance is not None, delivery
@@ -75,7 +75,7 @@ class ActiveInstances:
                     return f"stage {stage.name} could not be run: {problem}; the delivery is treated as nacked"
         return ""
 
-    def _output(self, delivery: values.StageDelivery, instance: Instance, stage: str) -> values.Payload | None:
+    def _output(self, delivery: values.StageDelivery, instance: Instance, stage: str) -> Payload | None:
         """The output of a stage of the same instance, also while its transaction is not committed."""
         found = instance.stages.get(stage)
         if found is not None and found.open.state is DeliveryState.COMMITTING:
@@ -87,7 +87,7 @@ class ActiveInstances:
         self,
         delivery: values.StageDelivery,
         event: DeliveryEvent,
-        output: values.Payload | None,
+        output: Payload | None,
         stream_outputs: Sequence[values.StreamOutput],
     ) -> None:
         """A stage is done: record its output, carry its stream outputs, and begin the stages that waited for it."""

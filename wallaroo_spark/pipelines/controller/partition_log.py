@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from wallaroo_spark.pipelines.controller.context import CallContext
 from wallaroo_spark.pipelines.controller.messages import events, values
 from wallaroo_spark.pipelines.controller.messages.instructions import ForgetRecords, Written
+from wallaroo_spark.pipelines.controller.partitioning import partition_hash, partition_of, partition_of_hash
 from wallaroo_spark.pipelines.controller.stored.seen_ids import DIGEST_BYTES
-from wallaroo_spark.pipelines.partitioning import partition_hash, partition_of, partition_of_hash
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 
 LONGEST_WAIT = 30 * 24 * 3600 * 1000
 """The most milliseconds by which records are delayed. A choice: 30 days."""
@@ -40,7 +41,7 @@ class PartitionLog:
         self._raised = False
         """Whether partitions were added in this batch."""
 
-    def problem(self, records: Sequence[values.CloudEvent]) -> str:
+    def problem(self, records: Sequence[CloudEvent]) -> str:
         """Why records cannot be appended to this partition, with the way out; empty when they can."""
         return records_problem(records) if self._context.head.declared else self.no_stream()
 
@@ -172,12 +173,12 @@ class PartitionLog:
         return partitions not in (0, self._context.head.partitions[-1])
 
     def _divide_again(
-        self, reply_to: values.ReplyTo | None, records: Sequence[values.CloudEvent], durability: values.Durability
+        self, reply_to: values.ReplyTo | None, records: Sequence[CloudEvent], durability: values.Durability
     ) -> None:
         places = (None,) * len(records)
         self.moved(events.RecordsMoved(reply_to, tuple(records), places, durability, self._context.head.raised))
 
-    def _append_due(self, partitions: int, records: Sequence[values.CloudEvent]) -> None:
+    def _append_due(self, partitions: int, records: Sequence[CloudEvent]) -> None:
         """Append delayed records, whose publisher is answered without offsets."""
         if self._is_outdated(partitions):
             self._divide_again(None, records, values.Durability.RECEIVED)
@@ -205,7 +206,7 @@ class PartitionLog:
         head.delayed = [(due, one) for due, one in head.delayed if not isinstance(one, values.DelayedRecords)]
         self._waiting = None
 
-    def append(self, records: Sequence[values.CloudEvent]) -> Written:
+    def append(self, records: Sequence[CloudEvent]) -> Written:
         """Append records and return their places; a record that is remembered is not written again."""
         context, head, seen = self._context, self._context.head, self._context.entries.seen
         seen.forget(context.now)
@@ -233,7 +234,7 @@ class PartitionLog:
         head.first = max(head.first, min(event.first, head.last + 1))
 
 
-def records_problem(records: Sequence[values.CloudEvent]) -> str:
+def records_problem(records: Sequence[CloudEvent]) -> str:
     """Why records are not valid, with the way out; empty when they are."""
     if not records:
         return "the batch is empty; publish at least one record"
@@ -249,7 +250,7 @@ def _parts(ids: list[tuple[bytes, int]], size: int) -> Iterator[list[tuple[bytes
         yield ids[begin : begin + size]
 
 
-def event_digest(record: values.CloudEvent) -> bytes:
+def event_digest(record: CloudEvent) -> bytes:
     """A digest of an event's source and id, which together are its identity."""
     source, name = record.source.encode(), record.id.encode()
     return hashlib.blake2b(len(source).to_bytes(4, "big") + source + name, digest_size=DIGEST_BYTES).digest()

@@ -13,9 +13,9 @@ from wallaroo_spark.pipelines.controller.instances import ActiveInstances
 from wallaroo_spark.pipelines.controller.messages import instructions
 from wallaroo_spark.pipelines.controller.messages.events import InstanceCancelled, RecordsRead, StageJoined
 from wallaroo_spark.pipelines.controller.messages.plans import PipelinePlan
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent
 from wallaroo_spark.pipelines.controller.stored.key_state import Member, PipelineProgress, Queue
-from wallaroo_spark.pipelines.triggers import matches
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
+from wallaroo_spark.pipelines.schema.triggers import matches
 
 READ_LIMIT = 1000
 """The most records of one read behind a cursor. A choice; it bounds an event's size."""

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 from wallaroo_spark.pipelines.controller.messages.events import DeliveryAcked
 from wallaroo_spark.pipelines.controller.messages.plans import PipelinePlan, StagePlan
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, Payload
 from wallaroo_spark.pipelines.controller.partition_log import records_problem
 from wallaroo_spark.pipelines.controller.states import DeliveryState
 from wallaroo_spark.pipelines.controller.stored.key_state import Instance
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, Payload
 
 
 def is_done(instance: Instance, stage: str) -> bool:

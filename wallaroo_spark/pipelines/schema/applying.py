@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from wallaroo_spark.errors import ConfigurationError, PipelineError
-from wallaroo_spark.pipelines.declarations import KINDS, Declaration
-from wallaroo_spark.pipelines.names import ObjectKey, name_problem
 from wallaroo_spark.pipelines.schema.changes import (
     UNCHANGED,
     MayRemove,
@@ -22,7 +20,9 @@ from wallaroo_spark.pipelines.schema.changes import (
     nothing_runs,
     refusals,
 )
+from wallaroo_spark.pipelines.schema.declarations import KINDS, Declaration
 from wallaroo_spark.pipelines.schema.documents import PlacedDeclaration, read_files
+from wallaroo_spark.pipelines.schema.names import ObjectKey, name_problem
 from wallaroo_spark.pipelines.schema.problems import Problems
 from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
 from wallaroo_spark.pipelines.schema.validation import distinct, known_zones, validate

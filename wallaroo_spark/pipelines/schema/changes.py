@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from wallaroo_spark.pipelines.declarations import PipelineDeclaration, StreamDeclaration, TokenDeclaration
-from wallaroo_spark.pipelines.names import ObjectKey
+from wallaroo_spark.pipelines.schema.declarations import PipelineDeclaration, StreamDeclaration, TokenDeclaration
 from wallaroo_spark.pipelines.schema.documents import to_document
+from wallaroo_spark.pipelines.schema.names import ObjectKey
 from wallaroo_spark.pipelines.schema.validation import Schema
 
 CREATED, CHANGED, UNCHANGED, DELETED = "created", "changed", "unchanged", "deleted"

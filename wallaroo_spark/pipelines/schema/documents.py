@@ -13,9 +13,9 @@ from typing import Any, get_args, get_type_hints
 
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.options import read_value
-from wallaroo_spark.pipelines.declarations import KINDS, Declaration
-from wallaroo_spark.pipelines.fields import declared_rows, entry_kind, text_problem, value_problem
-from wallaroo_spark.pipelines.names import ObjectKey
+from wallaroo_spark.pipelines.schema.declarations import KINDS, Declaration
+from wallaroo_spark.pipelines.schema.fields import declared_rows, entry_kind, text_problem, value_problem
+from wallaroo_spark.pipelines.schema.names import ObjectKey
 from wallaroo_spark.pipelines.schema.problems import Problems
 from wallaroo_spark.settings import Kind, Row
 from wallaroo_spark.texts import hint

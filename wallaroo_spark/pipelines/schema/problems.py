@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wallaroo_spark.errors import ConfigurationError
-from wallaroo_spark.pipelines.names import ObjectKey
+from wallaroo_spark.pipelines.schema.names import ObjectKey
 from wallaroo_spark.texts import count
 from wallaroo_spark.yaml_reader import FilePosition
 

@@ -15,9 +15,9 @@ from types import MappingProxyType
 from typing import Any
 
 from wallaroo_spark.errors import ConfigurationError, PipelineError
-from wallaroo_spark.pipelines.declarations import Declaration
-from wallaroo_spark.pipelines.names import ObjectKey
+from wallaroo_spark.pipelines.schema.declarations import Declaration
 from wallaroo_spark.pipelines.schema.documents import from_stored, to_document
+from wallaroo_spark.pipelines.schema.names import ObjectKey
 from wallaroo_spark.sidecar.batch_log import FolderListing
 from wallaroo_spark.sidecar.folder import SidecarFolder
 from wallaroo_spark.steps import SchemaStep, passed

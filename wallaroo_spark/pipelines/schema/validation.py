@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from wallaroo_spark.pipelines import declarations
-from wallaroo_spark.pipelines.cron import zone_problem
-from wallaroo_spark.pipelines.names import ROOT_EVENT, ObjectKey, stream_key
+from wallaroo_spark.pipelines.schema import declarations
+from wallaroo_spark.pipelines.schema.cron import zone_problem
 from wallaroo_spark.pipelines.schema.documents import MOST_OBJECTS, PlacedDeclaration
+from wallaroo_spark.pipelines.schema.names import ROOT_EVENT, ObjectKey, stream_key
 from wallaroo_spark.pipelines.schema.problems import Problems
 from wallaroo_spark.texts import hint
 from wallaroo_spark.yaml_reader import FilePosition

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from pyspark.errors import AnalysisException
 
 from wallaroo_spark.errors import ArgumentValueError
-from wallaroo_spark.pipelines.names import ObjectKey, name_problem
+from wallaroo_spark.pipelines.schema.names import ObjectKey, name_problem
 from wallaroo_spark.pipelines.schema.store import SchemaStore
 from wallaroo_spark.storage.locations import open_location
 from wallaroo_spark.streams.places import history_of, table_of

@@ -28,7 +28,8 @@ import pyarrow as pa
 
 from wallaroo_spark.errors import CheckpointError, ConfigurationError
 from wallaroo_spark.extras import command
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, PartitionKey
+from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.storage.locations import Location, PortableLocation, open_location
 from wallaroo_spark.streams.places import STREAMS
 from wallaroo_spark.streams.rows import RECORDS

@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.errors import PipelineError
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, PartitionKey
+from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.sidecar.folder import SidecarFolder
 from wallaroo_spark.storage.locations import Location
 from wallaroo_spark.streams.batch_outputs import BatchOutputs, Manifest, OutputFile

@@ -12,18 +12,17 @@ from typing import NamedTuple
 
 from wallaroo_spark.pipelines.controller.messages.plans import PartitionPlan
 from wallaroo_spark.pipelines.controller.messages.values import (
-    CloudEvent,
     Delivery,
     Durability,
     GroupDelivery,
     OutputId,
     PartitionKey,
-    Payload,
     ReplyTo,
     StatementId,
     StreamOutput,
 )
-from wallaroo_spark.pipelines.declarations import StartPoint
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, Payload
+from wallaroo_spark.pipelines.schema.declarations import StartPoint
 
 
 class AppendOutput(NamedTuple):

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from wallaroo_spark.pipelines.controller.messages import values
 from wallaroo_spark.pipelines.controller.messages.events import Carried
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, Payload
 
 
 class Outcome(StrEnum):
@@ -49,9 +50,9 @@ class DeliverInputs(NamedTuple):
 
     member: str
     delivery: values.StageDelivery
-    root: values.CloudEvent | None
+    root: CloudEvent | None
     """The root event, where the stage is given it."""
-    outputs: tuple[tuple[str, values.Payload], ...]
+    outputs: tuple[tuple[str, Payload], ...]
     """The outputs of its dependencies, by stage."""
     timeout: int = 0
     """Milliseconds within which it has to be settled; 0 for no limit."""
@@ -63,9 +64,9 @@ class RunFunction(NamedTuple):
     delivery: values.StageDelivery
     function: str
     """``package.module:function``."""
-    root: values.CloudEvent | None
+    root: CloudEvent | None
     """The root event, where the stage is given it."""
-    outputs: tuple[tuple[str, values.Payload], ...]
+    outputs: tuple[tuple[str, Payload], ...]
     """The outputs of its dependencies, by stage."""
     targets: tuple[tuple[str, int], ...] = ()
     """The streams of its stream outputs, each with its number of partitions."""
@@ -101,7 +102,7 @@ class StoreOutput(NamedTuple):
 
     delivery: values.StageDelivery
     """The delivery that was acked."""
-    output: values.Payload | None
+    output: Payload | None
     """The output; None when the stage has none."""
     began_at: int
     """When the stage could begin."""

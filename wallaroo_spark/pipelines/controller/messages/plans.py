@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
-from wallaroo_spark.pipelines.declarations import (
+from wallaroo_spark.pipelines.schema.declarations import (
     Declaration,
     PipelineDeclaration,
     RetryPolicy,
@@ -18,7 +18,7 @@ from wallaroo_spark.pipelines.declarations import (
     StartPoint,
     StreamDeclaration,
 )
-from wallaroo_spark.pipelines.names import ROOT_EVENT, ObjectKey, stream_key
+from wallaroo_spark.pipelines.schema.names import ROOT_EVENT, ObjectKey, stream_key
 
 WINDOW_RECORDS = 1_000_000
 """How many ids of records a partition remembers at most. A choice; it bounds the state where the window is long."""

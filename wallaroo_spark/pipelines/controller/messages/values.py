@@ -9,8 +9,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
-_RECORD_BYTES = 100
-"""Bytes of a record without any content, about."""
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
+
 IN_SPARK = ""
 """The member of a delivery whose stage is a function that runs in Spark."""
 
@@ -25,36 +25,6 @@ class PartitionKey(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.stream}/{self.partition}"
-
-
-class CloudEvent(NamedTuple):
-    """A record's content: an event of CloudEvents 1.0."""
-
-    id: str
-    """Unique within ``source``."""
-    source: str
-    """The context in which it happened."""
-    type: str
-    """Its type; the triggers of pipelines match it."""
-    data: bytes | None = None
-    """The payload."""
-    attributes: tuple[tuple[str, str], ...] = ()
-    """Optional attributes and extensions, as names and values."""
-
-    @property
-    def size(self) -> int:
-        """About how many bytes it takes in memory, in a message and in a file: everything counts, also its names."""
-        size = _RECORD_BYTES + len(self.data or b"") + sum(map(_text_bytes, self[:3]))
-        for name, value in self.attributes:
-            size += len(name) + _text_bytes(value)
-        return size
-
-
-class Payload(NamedTuple):
-    """The output of a stage."""
-
-    data: bytes
-    content_type: str = ""
 
 
 class ReplyTo(NamedTuple):
@@ -132,8 +102,3 @@ class Durability(StrEnum):
     """By the controller, once the records are committed, with their offsets."""
     RECEIVED = "received"
     """By the gateway, once it has them; the controller sends no answer."""
-
-
-def _text_bytes(text: str) -> int:
-    """The bytes of a text at most. To encode each one would cost more than the exact number is worth."""
-    return len(text) if text.isascii() else 4 * len(text)

@@ -19,15 +19,16 @@ from wallaroo_spark.errors import PipelineError
 from wallaroo_spark.pipelines.controller import states
 from wallaroo_spark.pipelines.controller.messages import events, instructions, plans, values
 from wallaroo_spark.pipelines.controller.stored import key_state
-from wallaroo_spark.pipelines.declarations import StartPoint
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, Payload
+from wallaroo_spark.pipelines.schema.declarations import StartPoint
 
 FORMAT = 1
 _PREFIX = bytes([FORMAT])
 
 CLASSES: dict[int, Any] = {
     1: values.PartitionKey,
-    2: values.CloudEvent,
-    3: values.Payload,
+    2: CloudEvent,
+    3: Payload,
     4: values.ReplyTo,
     5: values.GroupDelivery,
     6: values.StageDelivery,

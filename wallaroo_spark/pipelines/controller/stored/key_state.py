@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from wallaroo_spark.pipelines.controller.messages import values
 from wallaroo_spark.pipelines.controller.messages.plans import PipelinePlan, RetryPlan
 from wallaroo_spark.pipelines.controller.states import DeliveryState, StatementState, TxState
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, Payload
 
 
 @dataclass(slots=True)
@@ -206,7 +207,7 @@ class StageProgress:
     """A stage of an instance that has begun."""
 
     open: OpenDelivery
-    output: values.Payload | None = None
+    output: Payload | None = None
     """Its output, while a stage that is not done depends on it."""
 
 
@@ -218,7 +219,7 @@ class Instance:
     """Version of the plan that it ends with."""
     began_at: int
     """When it began."""
-    root: values.CloudEvent | None
+    root: CloudEvent | None
     """The root event; None once no stage can need it."""
     stages: dict[str, StageProgress] = field(default_factory=dict)
     """The stages that have begun."""
@@ -254,7 +255,7 @@ class DeliveryTransaction:
     """Whether its delivery is acked."""
     acked_by: values.ReplyTo | None = None
     """The request of the ack, once it has come."""
-    output: values.Payload | None = None
+    output: Payload | None = None
     """The output of that ack."""
     stream_outputs: tuple[values.StreamOutput, ...] = ()
     """The stream outputs of that ack."""

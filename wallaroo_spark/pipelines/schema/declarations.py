@@ -9,12 +9,12 @@ checks it against the other objects. Source: ``docs/pipelines/schema.md``.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import ClassVar
 
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent
-from wallaroo_spark.pipelines.event_rules import valid_event
-from wallaroo_spark.pipelines.fields import Checked, invalid
-from wallaroo_spark.pipelines.names import ROOT_EVENT, ObjectKey, object_key, stream_key
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, valid_event
+from wallaroo_spark.pipelines.schema.fields import Checked, invalid
+from wallaroo_spark.pipelines.schema.names import ROOT_EVENT, ObjectKey, object_key, stream_key
 from wallaroo_spark.settings import Kind, row, setting
 
 MOST_PARTITIONS = 1024
@@ -361,6 +361,13 @@ class ScheduleDeclaration(_Declared):
         """The key of the stream or the exchange."""
         kind, name = ("Stream", self.stream) if self.stream else ("Exchange", self.exchange)
         return object_key(kind, name, self.namespace)
+
+    def occurrence(self, at: int) -> CloudEvent:
+        """The event at a time in milliseconds since 1970 UTC; the same time has the same ``source`` and ``id``."""
+        time = datetime.fromtimestamp(at // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        attributes = (("datacontenttype", self.content_type),) if self.data else ()
+        data = self.data.encode() if self.data else None
+        return CloudEvent(time, f"/schedules/{self.key.path}", self.type, data, (*attributes, ("time", time)))
 
 
 GUARDED = ("Stream", "Pipeline", "Exchange", "Endpoint")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 
 PARTITION_KEY = "partitionkey"
 """The extension of CloudEvents whose value decides the partition."""

@@ -1,4 +1,4 @@
-"""The rules that hold for every event and every output of a stage, whoever writes it. Pure.
+"""Events, outputs of stages, and the rules that hold for all of them, whoever writes them. Pure.
 
 A publisher, a worker, a transaction, a query, a function in Spark and a schedule all write into the same streams,
 and clients in any language read them. So an event that is accepted is one that every client can receive: its names and
@@ -12,11 +12,10 @@ import itertools
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from wallaroo_spark.api.limits import EVENT_BYTES, MESSAGE_BYTES
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, Payload
-from wallaroo_spark.pipelines.names import ROOT_EVENT
+from wallaroo_spark.pipelines.schema.names import ROOT_EVENT
 
 MOST_ATTRIBUTES = 100
 """The most optional attributes and extensions of one event. A choice."""
@@ -29,6 +28,40 @@ INPUT_BYTES = MESSAGE_BYTES - (64 << 10)
 REQUIRED = ("id", "source", "type", "specversion", "data")
 """The names that an attribute cannot have."""
 _NAME = re.compile(r"[a-z0-9]{1,100}")
+
+
+_RECORD_BYTES = 100
+"""Bytes of a record without any content, about."""
+
+
+class CloudEvent(NamedTuple):
+    """A record's content: an event of CloudEvents 1.0. The order of the fields is part of the stored format."""
+
+    id: str
+    """Unique within ``source``."""
+    source: str
+    """The context in which it happened."""
+    type: str
+    """Its type; the triggers of pipelines match it."""
+    data: bytes | None = None
+    """The payload."""
+    attributes: tuple[tuple[str, str], ...] = ()
+    """Optional attributes and extensions, as names and values."""
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes in memory, in a message and in a file: everything counts, also its names."""
+        size = _RECORD_BYTES + len(self.data or b"") + sum(map(_text_bytes, self[:3]))
+        for name, value in self.attributes:
+            size += len(name) + _text_bytes(value)
+        return size
+
+
+class Payload(NamedTuple):
+    """The output of a stage. The order of the fields is part of the stored format."""
+
+    data: bytes
+    content_type: str = ""
 
 
 class EventProblem(ValueError):
@@ -160,3 +193,8 @@ def _attribute(name: str, value: str) -> tuple[str, str]:
             f"has the time {value[:60]!r}, which is not RFC 3339; write for example 2026-03-01T12:00:00Z"
         )
     return name, rfc3339(moment)
+
+
+def _text_bytes(text: str) -> int:
+    """The bytes of a text at most. To encode each one would cost more than the exact number is worth."""
+    return len(text) if text.isascii() else 4 * len(text)
