@@ -36,7 +36,7 @@ def test_an_exchange_gives_one_receiver_of_each_group_with_room_a_copy() -> None
     other = exchanges.join("e", "b", nothing)
     exchanges.join("f", "a", nothing)
     assert [exchanges.send("e", event(str(one))) for one in range(1, 4)] == [2, 1, 0]
-    taken = [one.take() for one in (first, second, other)]
+    taken = [one.waiting.take() for one in (first, second, other)]
     assert [one.id for one in taken if one is not None] == ["1", "2", "1"]
     exchanges.leave(other)
     assert exchanges.send("e", event("4")) == 1
@@ -160,10 +160,10 @@ def test_a_single_answer_ends_the_call_and_later_ones_are_dropped() -> None:
     assert (given.call, given.event.id, given.end) == (1, "q", True)
     for one in ("a", "b"):
         endpoints.answer(consumer, pb.ServeMessage(call=1, event=event(one)))
-    answer = call.take()
+    answer = call.answers.take()
     assert answer is not None
     assert answer.event.id == "a"
-    assert (call.done, call.take(), consumer.calls) == (True, None, {})
+    assert (call.done, call.answers.take(), consumer.calls) == (True, None, {})
     with pytest.raises(Refused):
         endpoints.more(call, event("r"))
 

@@ -30,10 +30,7 @@ class Channel:
     def __init__(self, first: Any, **limits: int) -> None:
         self.limits = dataclasses.replace(GatewayLimits(), **limits)
         self.core = GatewayCore("g0", 3, SCHEMA, self.limits)
-        if isinstance(first.join, pb.JoinGroup):
-            made = self.core.join_group(first.join, lambda: None)
-        else:
-            made = self.core.join_stage(first.join, lambda: None)
+        made = self.core.join(first.join, lambda: None)
         self.member: JoinedMember = made[0]
         self.joins: list[ToInbox] = made[1]
 

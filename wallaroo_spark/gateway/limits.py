@@ -7,7 +7,9 @@ A request that a gateway refuses: the status of gRPC, the code for the trailing 
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 from wallaroo_spark.api.limits import EVENT_BYTES, EVENTS, MESSAGE_BYTES
 from wallaroo_spark.errors import PipelineError
@@ -87,18 +89,38 @@ class GatewayLimits:
     """The most messages of a call that wait for its caller, or for its consumer."""
 
 
+STATUSES = {
+    "call-failed": "UNKNOWN",
+    "commit-timeout": "DEADLINE_EXCEEDED",
+    "consumer-gone": "UNKNOWN",
+    "folder-silent": "UNAVAILABLE",
+    "gateway-busy": "RESOURCE_EXHAUSTED",
+    "gateway-ends": "UNAVAILABLE",
+    "join-refused": "FAILED_PRECONDITION",
+    "no-consumer": "FAILED_PRECONDITION",
+    "object-unknown": "NOT_FOUND",
+    "permission-missing": "PERMISSION_DENIED",
+    "publish-refused": "ABORTED",
+    "request-invalid": "INVALID_ARGUMENT",
+    "request-refused": "FAILED_PRECONDITION",
+    "subscription-ended": "FAILED_PRECONDITION",
+    "token-refused": "UNAUTHENTICATED",
+}
+"""Code of a refusal → name of the status of gRPC."""
+
+
 class Refused(PipelineError):
-    """A request is refused, or a channel ends. The field ``status`` is the name of a status of gRPC."""
+    """A request is refused, or a channel ends. An error of another cause has its status in the field ``status``."""
 
     @property
     def status(self) -> str:
         """The name of the gRPC status."""
-        return str(self.fields["status"])
+        return str(self.fields.get("status") or STATUSES[self.code])
 
 
 def invalid(text: str) -> Refused:
     """The request itself is not valid, at any time."""
-    return Refused(text, code="request-invalid", status="INVALID_ARGUMENT")
+    return Refused(text, code="request-invalid")
 
 
 def unknown(kind: str, name: str) -> Refused:
@@ -106,23 +128,27 @@ def unknown(kind: str, name: str) -> Refused:
     return Refused(
         f"there is no {kind} {name[:200]!r}; apply a schema that declares it, and name it as namespace/name",
         code="object-unknown",
-        status="NOT_FOUND",
     )
 
 
 def busy(text: str) -> Refused:
     """A limit is reached; the same request may succeed later."""
-    return Refused(text, code="gateway-busy", status="RESOURCE_EXHAUSTED")
+    return Refused(text, code="gateway-busy")
+
+
+def try_again(text: str) -> Refused:
+    """This gateway cannot go on with a call, and it or another one may with the next."""
+    return Refused(text, code="gateway-ends")
 
 
 def ends(reason: str) -> Refused:
     """The gateway ends."""
-    return Refused(f"the gateway ends: {reason}; try again", code="gateway-ends", status="UNAVAILABLE")
+    return try_again(f"the gateway ends: {reason}; try again")
 
 
 def ended(reason: str) -> Refused:
     """A channel ends, because its object is gone."""
-    return Refused(reason, code="subscription-ended", status="FAILED_PRECONDITION")
+    return Refused(reason, code="subscription-ended")
 
 
 class ByteBudget:
@@ -141,9 +167,50 @@ class ByteBudget:
         return not self.used or self.used + size <= self._limit
 
     def add(self, size: int) -> None:
-        """Reserve ``size`` bytes."""
+        """Reserve ``size`` bytes; a negative number releases them."""
         self.used += size
 
-    def remove(self, size: int) -> None:
-        """Release ``size`` bytes."""
-        self.used -= size
+
+class Sized(Protocol):
+    """A message of protobuf."""
+
+    def ByteSize(self) -> int:  # the name of protobuf
+        """The bytes of the message as it is sent."""
+
+
+M = TypeVar("M", bound=Sized)
+
+
+class WaitingMessages(Generic[M]):
+    """The messages that wait for one client; their bytes are a part of ``budget``."""
+
+    def __init__(self, budget: ByteBudget) -> None:
+        self.bytes = 0
+        """The bytes of the messages."""
+        self._messages: deque[M] = deque()
+        self._budget = budget
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def add(self, message: M) -> None:
+        """Add a message behind the others."""
+        self._messages.append(message)
+        self._count(message.ByteSize())
+
+    def take(self) -> M | None:
+        """The first message, which waits no more; None when there is none."""
+        if not self._messages:
+            return None
+        message = self._messages.popleft()
+        self._count(-message.ByteSize())
+        return message
+
+    def clear(self) -> None:
+        """Drop all messages."""
+        self._messages.clear()
+        self._count(-self.bytes)
+
+    def _count(self, size: int) -> None:
+        self.bytes += size
+        self._budget.add(size)

@@ -76,9 +76,7 @@ class AccessRules:
         key = ObjectKey(kind, namespace[:200], name[:200])
         if not any(permission.permits(access, key) for permission in self.declared[token.name].permissions):
             problem = f"token {token.id} of {token.name!r} does not permit to {access} with {key}"
-            raise Refused(
-                f"{problem}; add it to its permissions", code="permission-missing", status="PERMISSION_DENIED"
-            )
+            raise Refused(f"{problem}; add it to its permissions", code="permission-missing")
 
     def check_token(self, text: str, now: float) -> KeptToken | None:
         """The token of a text; None where none is needed. Raises :class:`Refused` for one that is not valid."""
@@ -112,7 +110,7 @@ def bearer(authorization: str) -> str:
 
 
 def _refused(problem: str) -> Refused:
-    return Refused(problem, code="token-refused", status="UNAUTHENTICATED")
+    return Refused(problem, code="token-refused")
 
 
 def _hash(secret: str) -> str:

@@ -193,6 +193,5 @@ class FileCalls:
                 f"the file system of the application's folder has not answered for {self._seconds:g} seconds "
                 f"({name}); check that it is mounted and reachable from this machine",
                 code="folder-silent",
-                status="UNAVAILABLE",
             )
         return done.result()

@@ -11,9 +11,8 @@ from typing import Any
 
 from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.errors import one_line
-from wallaroo_spark.gateway.limits import Refused
+from wallaroo_spark.gateway.limits import Refused, try_again
 from wallaroo_spark.gateway.server.gateway import Gateway
-from wallaroo_spark.gateway.state.calls import ToInbox
 from wallaroo_spark.gateway.state.members import JoinedMember, RecordsToGive, group_messages
 
 log = one_line(logging.getLogger("wallaroo_spark.gateway"))
@@ -21,8 +20,6 @@ _FIRST_ROWS = 16
 """The records of a delivery that are read first, when their size is not known. A choice: events have 3 MiB at most."""
 _READ_PARTS = 4
 """The messages of ``part_bytes`` of which records are read at once. A choice."""
-Join = Callable[[Callable[[], None]], tuple[JoinedMember, list[ToInbox]]]
-"""Makes the member; its argument is called when there is something to do for the channel."""
 
 
 class MemberChannel:
@@ -40,11 +37,11 @@ class MemberChannel:
         self._taken = asyncio.Event()
         self._member: JoinedMember | None = None
 
-    async def serve(self, join: Join, messages: AsyncIterator[Any]) -> None:
+    async def serve(self, join: pb.JoinGroup | pb.JoinStage, messages: AsyncIterator[Any]) -> None:
         """Join, and serve. Raises :class:`Refused` when the channel ends with an error."""
-        member, events = join(self._changed)
-        self._member = member
         gateway = self._gateway
+        member, events = gateway.core.join(join, self._changed)
+        self._member = member
         gateway.add(events)
         gateway.rules_changed[self] = self._rules_changed
         tasks: list[asyncio.Future[Any]] = []
@@ -143,20 +140,6 @@ class MemberChannel:
             at = last + 1
 
 
-def joiner(gateway: Gateway, join: pb.JoinGroup | pb.JoinStage) -> Join:
-    """The way in which a client joins."""
-
-    def group(changed: Callable[[], None]) -> tuple[JoinedMember, list[ToInbox]]:
-        assert isinstance(join, pb.JoinGroup)
-        return gateway.core.join_group(join, changed)
-
-    def stage(changed: Callable[[], None]) -> tuple[JoinedMember, list[ToInbox]]:
-        assert isinstance(join, pb.JoinStage)
-        return gateway.core.join_stage(join, changed)
-
-    return group if isinstance(join, pb.JoinGroup) else stage
-
-
 def _expired(member: JoinedMember, given: RecordsToGive) -> Refused:
     text = f"retention has removed records of delivery {given.number} of {member.joining.stream} while it was sent"
-    return Refused(f"{text}; join again", code="gateway-ends", status="UNAVAILABLE")
+    return try_again(f"{text}; join again")

@@ -67,7 +67,7 @@ class ExchangesService(rpc.ExchangesServicer):
             await context.send_initial_metadata(())
             while receiver.ended is None:
                 wake.clear()
-                event = receiver.take()
+                event = receiver.waiting.take()
                 if event is not None:
                     await context.write(event)
                 else:
@@ -147,7 +147,7 @@ class EndpointsService(rpc.EndpointsServicer):
             wake.clear()
             if reading.done():
                 reading.result()
-            answer = call.take()
+            answer = call.answers.take()
             if answer is not None:
                 await context.write(answer)
             elif call.done:

@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 
 from wallaroo_spark.errors import WallarooError, one_line
-from wallaroo_spark.gateway.limits import Refused
+from wallaroo_spark.gateway.limits import Refused, try_again
 from wallaroo_spark.gateway.server.answers import CODE
 from wallaroo_spark.gateway.server.credentials import TlsFiles
 
@@ -95,7 +95,7 @@ class PeerGateway:
 
     def _refused(self, problem: str) -> Refused:
         text = f"gateway {self.name} at {self.address}, which has to handle this call, {problem}; try again"
-        return Refused(text, code="gateway-ends", status="UNAVAILABLE")
+        return try_again(text)
 
 
 class Peers:
@@ -136,7 +136,7 @@ class Peers:
             except WallarooError as error:
                 log.warning("gateway %s cannot be connected to: %s", owner, error)
                 text = f"gateway {owner} at {address} cannot be connected to: {error.message}; try again"
-                raise Refused(text, code="gateway-ends", status="UNAVAILABLE") from error
+                raise try_again(text) from error
             self._peers[owner] = known
         return known
 
@@ -160,7 +160,7 @@ class Peers:
 def moving(kind: str, path: str) -> Refused:
     """An object moves to another gateway."""
     text = f"{kind} {path[:200]} moves to another gateway, because one has come or gone; try again"
-    return Refused(text, code="gateway-ends", status="UNAVAILABLE")
+    return try_again(text)
 
 
 def forwarded(context: Any) -> tuple[tuple[str, str], ...]:

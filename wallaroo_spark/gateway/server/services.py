@@ -5,22 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import Any, TypeVar
 
 from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.api import pipelines_pb2_grpc as rpc
 from wallaroo_spark.gateway.limits import Refused, invalid
 from wallaroo_spark.gateway.server.answers import explained, first_message, token_of
-from wallaroo_spark.gateway.server.channels import MemberChannel, joiner
+from wallaroo_spark.gateway.server.channels import MemberChannel
 from wallaroo_spark.gateway.server.gateway import Gateway
-from wallaroo_spark.gateway.state.calls import PublishCall, WaitingCall
+from wallaroo_spark.gateway.state.calls import PublishCall, ToInbox, WaitingCall
 from wallaroo_spark.gateway.tokens import PUBLISH, SUBSCRIBE
 from wallaroo_spark.pipelines.controller.messages.values import Durability
 from wallaroo_spark.pipelines.controller.partition_log import LONGEST_WAIT
 from wallaroo_spark.pipelines.schema.declarations import TokenDeclaration
 from wallaroo_spark.pipelines.schema.documents import to_document
 
+C = TypeVar("C", bound=WaitingCall)
 _AT_ONCE = 256
 """The most requests of one PublishMany at once. A choice: more are read when some are answered."""
 
@@ -96,12 +98,7 @@ class StreamsService(rpc.StreamsServicer):
     async def ChangeGroup(self, request: pb.ChangeGroupRequest, context: Any) -> pb.ChangeGroupReply:
         """Change a group, or take its deliveries away."""
         gateway = self._gateway
-        gateway.check(token_of(context), SUBSCRIBE, "Stream", request.stream)
-        gateway.queue.require_room()
-        done = asyncio.Event()
-        call, events = gateway.core.change_group(request, done.set)
-        gateway.add(events)
-        await _committed(gateway, call, done)
+        call = await _ask(gateway, context, ("Stream", request.stream), partial(gateway.core.change_group, request))
         return pb.ChangeGroupReply(partitions=call.partitions)
 
 
@@ -124,24 +121,14 @@ class PipelinesService(rpc.PipelinesServicer):
     async def Cancel(self, request: pb.CancelRequest, context: Any) -> pb.CancelReply:
         """End an instance."""
         gateway = self._gateway
-        gateway.check(token_of(context), SUBSCRIBE, "Pipeline", request.pipeline)
-        gateway.queue.require_room()
-        done = asyncio.Event()
-        call, events = gateway.core.cancel(request, done.set)
-        gateway.add(events)
-        await _committed(gateway, call, done)
+        await _ask(gateway, context, ("Pipeline", request.pipeline), partial(gateway.core.cancel, request))
         return pb.CancelReply()
 
     @explained
     async def TakeAway(self, request: pb.TakeAwayRequest, context: Any) -> pb.TakeAwayReply:
         """Take the deliveries of an instance away."""
         gateway = self._gateway
-        gateway.check(token_of(context), SUBSCRIBE, "Pipeline", request.pipeline)
-        gateway.queue.require_room()
-        done = asyncio.Event()
-        call, events = gateway.core.take_away(request, done.set)
-        gateway.add(events)
-        await _committed(gateway, call, done)
+        await _ask(gateway, context, ("Pipeline", request.pipeline), partial(gateway.core.take_away, request))
         return pb.TakeAwayReply()
 
 
@@ -189,6 +176,22 @@ async def _published(
     return reply
 
 
+async def _ask(
+    gateway: Gateway,
+    context: Any,
+    object: tuple[str, str],
+    begin: Callable[[Callable[[], None]], tuple[C, list[ToInbox]]],
+) -> C:
+    """Ask controllers of an object to change something, and wait until that is committed. Raises :class:`Refused`."""
+    gateway.check(token_of(context), SUBSCRIBE, *object)
+    gateway.queue.require_room()
+    done = asyncio.Event()
+    call, events = begin(done.set)
+    gateway.add(events)
+    await _committed(gateway, call, done)
+    return call
+
+
 async def _committed(gateway: Gateway, call: WaitingCall, done: asyncio.Event) -> None:
     figures = gateway.figures
     figures.waits(call, time.monotonic())
@@ -211,7 +214,6 @@ async def _in_time(gateway: Gateway, waiting: Awaitable[Any], state: str) -> Non
             f"the request was not {state} within {limit:g} seconds; it may be later; look at the application's "
             "query, and send the same request again",
             code="commit-timeout",
-            status="DEADLINE_EXCEEDED",
         ) from None
 
 
@@ -231,9 +233,8 @@ async def _serve(
 
     check()
     await gateway.queue.room()
-    await MemberChannel(gateway, context, check, may_publish).serve(joiner(gateway, join), messages)
+    await MemberChannel(gateway, context, check, may_publish).serve(join, messages)
 
 
 def _no_join() -> Refused:
-    text = "the first message of the channel is not join; send join first"
-    return Refused(text, code="request-invalid", status="INVALID_ARGUMENT")
+    return invalid("the first message of the channel is not join; send join first")

@@ -81,15 +81,20 @@ def by_partition(
     Raises :class:`Refused` for a partition that the stream does not have.
     """
     if partition is not None:
-        if partition >= partitions:
-            raise invalid(
-                f"stream {stream} has {partitions} partitions, from 0, and {partition} is asked for; name one of them"
-            )
+        require_partition(stream, partitions, partition)
         return [(PartitionKey(stream, partition), [*range(len(events))])]
     found: dict[int, list[int]] = {}
     for place, event in enumerate(events):
         found.setdefault(partition_of(event, partitions), []).append(place)
     return [(PartitionKey(stream, number), places) for number, places in sorted(found.items())]
+
+
+def require_partition(stream: str, partitions: int, partition: int) -> None:
+    """Raise :class:`Refused` for a partition that a stream with so many partitions does not have."""
+    if partition >= partitions:
+        raise invalid(
+            f"stream {stream} has {partitions} partitions, from 0, and {partition} is asked for; name one of them"
+        )
 
 
 class WaitingCall:
@@ -143,7 +148,7 @@ class WaitingCall:
 
     def refusal(self, answer: Answer) -> Refused:
         """The error of a call that a controller refuses."""
-        return Refused(reason_of(answer), code="request-refused", status="FAILED_PRECONDITION")
+        return Refused(reason_of(answer), code="request-refused")
 
     def _end(self) -> None:
         self.done = True
@@ -220,5 +225,4 @@ class PublishCall(WaitingCall):
             f"{found.message}; events of other partitions may be written; when the reason is gone, send the same "
             "request again: known events are recognized",
             code="publish-refused",
-            status="ABORTED",
         )

@@ -11,7 +11,7 @@ from functools import partial
 from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.api.limits import GROUP_EVENTS, STAGE_DELIVERIES
 from wallaroo_spark.gateway.cloud_events import events_of
-from wallaroo_spark.gateway.limits import ByteBudget, GatewayLimits, Refused, busy, ends, invalid
+from wallaroo_spark.gateway.limits import ByteBudget, GatewayLimits, Refused, busy, ended, ends, invalid
 from wallaroo_spark.gateway.state.calls import (
     GroupCall,
     PublishCall,
@@ -19,6 +19,7 @@ from wallaroo_spark.gateway.state.calls import (
     ToInbox,
     WaitingCall,
     by_partition,
+    require_partition,
 )
 from wallaroo_spark.gateway.state.members import GroupJoining, JoinedMember, StageJoining
 from wallaroo_spark.gateway.state.schema_view import SchemaView
@@ -131,37 +132,25 @@ class GatewayCore:
 
     def cancel(self, request: pb.CancelRequest, changed: Changed) -> tuple[WaitingCall, list[ToInbox]]:
         """Begin to cancel an instance. Raises :class:`Refused`."""
-        pipeline = self.schema.pipeline(request.pipeline)
-        self._room_for_a_call()
-        partitions = self.schema.partitions(pipeline.input_key.path)
-        if request.partition >= partitions:
-            raise invalid(
-                f"stream {pipeline.input_key.path} has {partitions} partitions, from 0, and {request.partition} is "
-                "asked for; name that of the instance"
-            )
-        call = WaitingCall(self.requests, changed)
-        self._calls.add(call)
-        key, path, instance = (
-            PartitionKey(pipeline.input_key.path, request.partition),
-            pipeline.key.path,
-            request.instance,
-        )
-        if instance >= 1 << 63:
-            raise invalid(f"there is no instance {instance}; give the number of a delivery's instance")
-        return call, [call.ask(key, lambda reply: InstanceCancelled(reply, path, instance))]
+        return self._change_instance(request, InstanceCancelled, changed)
 
     def take_away(self, request: pb.TakeAwayRequest, changed: Changed) -> tuple[WaitingCall, list[ToInbox]]:
         """Begin to take the deliveries of an instance away. Raises :class:`Refused`."""
+        return self._change_instance(request, partial(DeliveriesTaken, stage=request.stage), changed)
+
+    def _change_instance(
+        self, request: pb.CancelRequest | pb.TakeAwayRequest, event: Callable[..., Event], changed: Changed
+    ) -> tuple[WaitingCall, list[ToInbox]]:
         pipeline = self.schema.pipeline(request.pipeline)
         self._room_for_a_call()
-        stream, path = pipeline.input_key.path, pipeline.key.path
-        self._has_partition(stream, request.partition)
+        stream = pipeline.input_key.path
+        require_partition(stream, self.schema.partitions(stream), request.partition)
         if request.instance >= 1 << 63:
             raise invalid(f"there is no instance {request.instance}; give the number of a delivery's instance")
         call = WaitingCall(self.requests, changed)
         self._calls.add(call)
-        event = partial(DeliveriesTaken, pipeline=path, instance=request.instance, stage=request.stage)
-        return call, [call.ask(PartitionKey(stream, request.partition), event)]
+        make = partial(event, pipeline=pipeline.key.path, instance=request.instance)
+        return call, [call.ask(PartitionKey(stream, request.partition), make)]
 
     def change_group(self, request: pb.ChangeGroupRequest, changed: Changed) -> tuple[GroupCall, list[ToInbox]]:
         """Begin to change a group. Raises :class:`Refused`."""
@@ -170,7 +159,7 @@ class GatewayCore:
         if problem := name_problem(request.group):
             raise invalid(f"group: {problem}")
         for partition in request.partitions:
-            self._has_partition(stream.key.path, partition)
+            require_partition(stream.key.path, stream.partitions, partition)
         keys = [PartitionKey(stream.key.path, one) for one in request.partitions or range(stream.partitions)]
         event: Callable[[ReplyTo], Event] = partial(DeliveriesTaken, group=request.group)
         if request.action != pb.ChangeGroupRequest.TAKE_AWAY:
@@ -183,20 +172,25 @@ class GatewayCore:
         self._calls.add(call)
         return call, [call.ask(key, event) for key in keys]
 
-    def _has_partition(self, stream: str, partition: int) -> None:
-        partitions = self.schema.partitions(stream)
-        if partition >= partitions:
-            raise invalid(f"stream {stream} has {partitions} partitions, from 0, and {partition} is asked for")
-
     def forget(self, call: WaitingCall) -> None:
         """Nobody waits for a call any more."""
         call.forget()
         if call in self._calls:
             self._calls.remove(call)
-            self._call_bytes.remove(call.size)
+            self._call_bytes.add(-call.size)
 
-    def join_group(self, join: pb.JoinGroup, changed: Changed) -> tuple[JoinedMember, list[ToInbox]]:
-        """A client joins a group. Raises :class:`Refused`."""
+    def join(self, join: pb.JoinGroup | pb.JoinStage, changed: Changed) -> tuple[JoinedMember, list[ToInbox]]:
+        """A client joins a group, or the workers of a stage. Raises :class:`Refused`."""
+        joining = self._group(join) if isinstance(join, pb.JoinGroup) else self._stage(join)
+        self._alive()
+        if len(self._members) >= self.limits.members:
+            raise busy(f"this gateway has {len(self._members)} members, which is its limit; try another gateway")
+        self._last_member += 1
+        member = JoinedMember(self._last_member, joining, self.requests, self.limits, changed, self._delivery_bytes)
+        self._members[member.number] = member
+        return member, member.join(joining.partitions or range(self.schema.partitions(joining.stream)))
+
+    def _group(self, join: pb.JoinGroup) -> GroupJoining:
         stream = self.schema.stream(join.stream)
         if problem := name_problem(join.group):
             raise invalid(f"group: {problem}")
@@ -204,12 +198,8 @@ class GatewayCore:
         if join.max_events > self.limits.records:
             raise invalid(f"max_events is {join.max_events}, and {self.limits.records} are permitted; ask for fewer")
         for partition in join.partitions:
-            if partition >= stream.partitions:
-                raise invalid(
-                    f"stream {join.stream} has {stream.partitions} partitions, from 0, and {partition} is asked for; "
-                    "name others, or none for all"
-                )
-        joining = GroupJoining(
+            require_partition(stream.key.path, stream.partitions, partition)
+        return GroupJoining(
             stream.key.path,
             join.group,
             join.durable,
@@ -219,10 +209,8 @@ class GatewayCore:
             tuple(sorted(set(join.partitions))),
             0 if join.partitions else stream.partitions,
         )
-        return self._join(joining, changed)
 
-    def join_stage(self, join: pb.JoinStage, changed: Changed) -> tuple[JoinedMember, list[ToInbox]]:
-        """A client joins the workers of a stage. Raises :class:`Refused`."""
+    def _stage(self, join: pb.JoinStage) -> StageJoining:
         pipeline = self.schema.pipeline(join.pipeline)
         stage = next((one for one in pipeline.stages if one.name == join.stage), None)
         otherwise: Refused | None = None
@@ -232,7 +220,6 @@ class GatewayCore:
                 f"pipeline {join.pipeline} has no stage {join.stage[:200]!r}, and no active instance began with one; "
                 f"it has {names}",
                 code="object-unknown",
-                status="NOT_FOUND",
             )
             if name_problem(join.stage):
                 raise otherwise
@@ -241,13 +228,11 @@ class GatewayCore:
                 f"stage {join.stage} of pipeline {join.pipeline} runs inside Spark ({stage.run}), so no program can "
                 "work on it; remove run from its declaration, or join another stage",
                 code="join-refused",
-                status="FAILED_PRECONDITION",
             )
         concurrency = self._concurrency(join.concurrency, STAGE_DELIVERIES)
         # An instance of an older version may need a stage that the newest one does not have: its controller knows.
         path = pipeline.input_key.path
-        joining = StageJoining(path, pipeline.key.path, join.stage, concurrency, otherwise=otherwise)
-        return self._join(joining, changed)
+        return StageJoining(path, pipeline.key.path, join.stage, concurrency, otherwise=otherwise)
 
     def leave(self, member: JoinedMember) -> list[ToInbox]:
         """A client's channel has ended."""
@@ -256,23 +241,19 @@ class GatewayCore:
 
     def handle(self, instruction: Instruction, records: tuple[CloudEvent, ...] | None = None) -> list[ToInbox]:
         """Take an instruction of a committed batch. Returns further events."""
+        if isinstance(instruction, AnswerRequest | RefuseRequest | WarnClient):
+            return self.requests.answered(instruction)
+        assert isinstance(instruction, DeliverRecords | DeliverInputs | WithdrawDelivery | EndSubscription), instruction
+        if (found := self._member(instruction.member)) is None:
+            return []
+        member, partition = found
         match instruction:
-            case AnswerRequest() | RefuseRequest() | WarnClient():
-                return self.requests.answered(instruction)
             case DeliverRecords() | DeliverInputs():
-                found = self._member(instruction.member)
-                if found is not None:
-                    found[0].deliver(found[1], instruction, records)
+                member.deliver(partition, instruction, records)
             case WithdrawDelivery():
-                found = self._member(instruction.member)
-                if found is not None:
-                    found[0].withdraw(found[1], instruction.delivery, instruction.reason, instruction.timed_out)
+                member.withdraw(partition, instruction.delivery, instruction.reason, instruction.timed_out)
             case EndSubscription():
-                found = self._member(instruction.member)
-                if found is not None:
-                    reason = f"{instruction.reason}; join again when it is declared again"
-                    problem = Refused(reason, code="subscription-ended", status="FAILED_PRECONDITION")
-                    found[0].lose(found[1], problem)
+                member.lose(partition, ended(f"{instruction.reason}; join again when it is declared again"))
         return []
 
     def schema_changed(self, schema: SchemaView) -> list[ToInbox]:
@@ -292,15 +273,6 @@ class GatewayCore:
             self.forget(call)
         for member in list(self._members.values()):
             member.end(self.ended)
-
-    def _join(self, joining: GroupJoining | StageJoining, changed: Changed) -> tuple[JoinedMember, list[ToInbox]]:
-        self._alive()
-        if len(self._members) >= self.limits.members:
-            raise busy(f"this gateway has {len(self._members)} members, which is its limit; try another gateway")
-        self._last_member += 1
-        member = JoinedMember(self._last_member, joining, self.requests, self.limits, changed, self._delivery_bytes)
-        self._members[member.number] = member
-        return member, member.join(joining.partitions or range(self.schema.partitions(joining.stream)))
 
     def _member(self, name: str) -> tuple[JoinedMember, int] | None:
         """The member of a name, and the partition in it; None for a member that is gone."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from wallaroo_spark.api import cloudevents_pb2 as wire
 from wallaroo_spark.api import pipelines_pb2 as pb
-from wallaroo_spark.gateway.limits import ByteBudget, GatewayLimits, Refused, busy, invalid
+from wallaroo_spark.gateway.limits import ByteBudget, GatewayLimits, Refused, WaitingMessages, busy, invalid
 
 FAILURES = 3
 """Failures in a row after which a consumer rests. A choice: one wrong question is no sign of a broken consumer."""
@@ -35,51 +35,20 @@ class EndpointCall:
     """Whether the answer is one message."""
     changed: Callable[[], None]
     """Called when there is something for the caller, or room for its next message."""
-    budget: ByteBudget
-    """The bytes that wait for all clients, which its messages are a part of."""
+    answers: WaitingMessages[pb.CallMessage]
+    """Messages for the caller."""
+    asked: WaitingMessages[pb.ServeEvent]
+    """Messages of the caller that the consumer was not sent yet."""
     consumer: Consumer | None = None
     """The consumer; None while the call waits for one."""
     number: int = 0
     """Number of the call at its consumer."""
-    answers: deque[pb.CallMessage] = field(default_factory=deque)
-    """Messages for the caller."""
-    bytes: int = 0
-    """Their bytes."""
-    asked: deque[pb.ServeEvent] = field(default_factory=deque)
-    """Messages of the caller that the consumer was not sent yet."""
-    asked_bytes: int = 0
-    """Their bytes."""
     heard: bool = False
     """Whether the consumer was sent a message of the call."""
     done: bool = False
     """Whether the answer is complete, or the call has failed."""
     problem: Refused | None = None
     """Why it has failed."""
-
-    def take(self) -> pb.CallMessage | None:
-        """The next message for the caller."""
-        if not self.answers:
-            return None
-        answer = self.answers.popleft()
-        size = answer.ByteSize()
-        self.bytes -= size
-        self.budget.remove(size)
-        return answer
-
-    def take_asked(self) -> pb.ServeEvent:
-        """The next message for the consumer."""
-        event = self.asked.popleft()
-        size = event.ByteSize()
-        self.asked_bytes -= size
-        self.budget.remove(size)
-        return event
-
-    def drop(self) -> None:
-        """Nobody takes its messages any more."""
-        self.budget.remove(self.bytes + self.asked_bytes)
-        self.answers.clear()
-        self.asked.clear()
-        self.bytes = self.asked_bytes = 0
 
     def end(self, problem: Refused | None = None) -> None:
         """The answer is complete, or the call has failed."""
@@ -128,7 +97,8 @@ class Consumer:
             return None
         number, call = next(iter(self.ready.items()))
         del self.ready[number]
-        event = call.take_asked()
+        event = call.asked.take()
+        assert event is not None, number
         event.call = number
         call.heard = True
         if call.asked:
@@ -172,7 +142,6 @@ class Endpoints:
                     f"the consumer of endpoint {consumer.endpoint} has gone before it answered; it may have done the "
                     "work; call again if that may be done twice",
                     code="consumer-gone",
-                    status="UNKNOWN",
                 )
             )
         if not consumers:
@@ -197,7 +166,8 @@ class Endpoints:
         waiting = self._waiting.setdefault(endpoint, {})
         if len(waiting) >= self._limits.requests:
             raise busy(f"{len(waiting)} calls of endpoint {endpoint} wait for a consumer; run more, or call later")
-        call = EndpointCall(endpoint, *single, changed, self._budget)
+        answers: WaitingMessages[pb.CallMessage] = WaitingMessages(self._budget)
+        call = EndpointCall(endpoint, *single, changed, answers, WaitingMessages(self._budget))
         self._ask(call, pb.ServeEvent(event=event, end=call.single_input))
         waiting[call] = None
         self._assign(endpoint)
@@ -231,7 +201,8 @@ class Endpoints:
         if late and call.consumer is not None and call.heard and not call.done:
             self._failed(call.consumer)
         call.end()
-        call.drop()
+        call.answers.clear()
+        call.asked.clear()
         consumer = call.consumer
         if consumer is None:
             self._waiting.get(call.endpoint, {}).pop(call, None)
@@ -250,23 +221,19 @@ class Endpoints:
         if message.error:
             self._failed(consumer)
             text = f"the consumer of endpoint {call.endpoint} reports: {message.error[:1000]}"
-            self._close(call, Refused(text, code="call-failed", status="UNKNOWN"))
+            self._close(call, Refused(text, code="call-failed"))
             return
         consumer.failures = 0
         consumer.rests_until = 0.0
         if message.HasField("event"):
-            answer = pb.CallMessage(event=message.event)
-            size = answer.ByteSize()
-            if not self._budget.has_room(size) or (
-                call.answers
-                and (len(call.answers) >= self._limits.call_messages or call.bytes + size > self._limits.waiting_bytes)
-            ):
-                call.end(busy(f"the caller does not read the answer; {len(call.answers)} messages wait; read faster"))
+            answer, limits = pb.CallMessage(event=message.event), self._limits
+            size, waiting = answer.ByteSize(), call.answers
+            many = len(waiting) >= limits.call_messages or waiting.bytes + size > limits.waiting_bytes
+            if not self._budget.has_room(size) or (waiting and many):
+                call.end(busy(f"the caller does not read the answer; {len(waiting)} messages wait; read faster"))
                 self.hang_up(call)
                 return
-            call.answers.append(answer)
-            call.bytes += size
-            self._budget.add(size)
+            call.answers.add(answer)
             call.changed()
         if message.end or (call.single_output and message.HasField("event")):
             self._close(call, None)
@@ -284,15 +251,12 @@ class Endpoints:
     def _ask(self, call: EndpointCall, event: pb.ServeEvent) -> None:
         if call.done:
             return
-        size = event.ByteSize()
-        if not self._budget.has_room(size):
+        if not self._budget.has_room(event.ByteSize()):
             raise busy(
                 f"{self._budget.used} bytes of messages wait for clients of this gateway, which is the limit; call "
                 "again later, or run more consumers"
             )
-        call.asked.append(event)
-        call.asked_bytes += size
-        self._budget.add(size)
+        call.asked.add(event)
         if call.consumer is not None:
             call.consumer.ready[call.number] = call
             call.consumer.changed()
@@ -335,4 +299,4 @@ class Endpoints:
 
 def _no_consumer(endpoint: str) -> Refused:
     text = f"endpoint {endpoint} has no consumer now; start one, and call again"
-    return Refused(text, code="no-consumer", status="FAILED_PRECONDITION")
+    return Refused(text, code="no-consumer")

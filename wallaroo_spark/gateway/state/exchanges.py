@@ -7,12 +7,11 @@ Source: ``docs/pipelines/schema.md#schedules``.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from wallaroo_spark.api import cloudevents_pb2 as wire
-from wallaroo_spark.gateway.limits import ByteBudget, GatewayLimits, Refused
+from wallaroo_spark.gateway.limits import ByteBudget, GatewayLimits, Refused, WaitingMessages
 from wallaroo_spark.gateway.state.schema_view import SchemaView
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.pipelines.schema.cron import newest_time, next_time, zone_problem
@@ -29,28 +28,10 @@ class ExchangeReceiver:
     group: str
     changed: Callable[[], None]
     """Called when a message waits, or the receiver has ended."""
+    waiting: WaitingMessages[wire.CloudEvent]
+    """The messages for it."""
     ended: Refused | None = None
     """Why it ends; None while it lives."""
-    waiting: deque[wire.CloudEvent] = field(default_factory=deque)
-    """The messages for it."""
-    bytes: int = 0
-    """Their bytes."""
-    budget: ByteBudget | None = None
-    """The bytes that wait for all clients, which those of this one are a part of."""
-
-    def take(self) -> wire.CloudEvent | None:
-        """The next message; None when there is none."""
-        if not self.waiting:
-            return None
-        event = self.waiting.popleft()
-        self.count(-event.ByteSize())
-        return event
-
-    def count(self, size: int) -> None:
-        """So many more bytes wait."""
-        self.bytes += size
-        if self.budget is not None:
-            self.budget.add(size)
 
     def end(self, problem: Refused) -> None:
         """End the channel with an error."""
@@ -79,14 +60,13 @@ class Exchanges:
 
     def join(self, exchange: str, group: str, changed: Callable[[], None]) -> ExchangeReceiver:
         """Add a receiver."""
-        receiver = ExchangeReceiver(exchange, group, changed, budget=self._budget)
+        receiver = ExchangeReceiver(exchange, group, changed, WaitingMessages(self._budget))
         self._groups.setdefault(exchange, {}).setdefault(group, []).append(receiver)
         return receiver
 
     def leave(self, receiver: ExchangeReceiver) -> None:
         """Remove a receiver; the messages that wait for it are lost."""
         receiver.waiting.clear()
-        receiver.count(-receiver.bytes)
         groups = self._groups[receiver.exchange]
         groups[receiver.group].remove(receiver)
         if not groups[receiver.group]:
@@ -101,8 +81,7 @@ class Exchanges:
             free = [one for one in receivers if one.ended is None and self._has_room(one, size)]
             if free:
                 chosen = self._choose(free)
-                chosen.waiting.append(event)
-                chosen.count(size)
+                chosen.waiting.add(event)
                 chosen.changed()
                 got += 1
         return got
@@ -112,7 +91,7 @@ class Exchanges:
         if not self._budget.has_room(size):
             return False
         return not receiver.waiting or (
-            len(receiver.waiting) < limits.exchange_messages and receiver.bytes + size <= limits.waiting_bytes
+            len(receiver.waiting) < limits.exchange_messages and receiver.waiting.bytes + size <= limits.waiting_bytes
         )
 
 

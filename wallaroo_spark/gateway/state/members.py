@@ -17,7 +17,7 @@ from typing import Any
 from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.errors import bounded_reason
 from wallaroo_spark.gateway.cloud_events import events_of, to_wire
-from wallaroo_spark.gateway.limits import ByteBudget, GatewayLimits, Refused, busy, ended, invalid
+from wallaroo_spark.gateway.limits import ByteBudget, GatewayLimits, Refused, busy, ended, invalid, try_again
 from wallaroo_spark.gateway.state.calls import Answer, RequestsInFlight, ToInbox, by_partition, reason_of
 from wallaroo_spark.gateway.state.schema_view import SchemaView
 from wallaroo_spark.pipelines.controller.controller import LONGEST_DELAY
@@ -503,7 +503,7 @@ class JoinedMember:
             if self._joining:
                 return
             if not self._joined:
-                problem = Refused(reason_of(answer), code="join-refused", status="FAILED_PRECONDITION")
+                problem = Refused(reason_of(answer), code="join-refused")
                 self.end(self._otherwise or problem)
             elif not self._announced:
                 self._announced = True
@@ -512,9 +512,9 @@ class JoinedMember:
             text = (
                 f"partition {partition} of {self.joining.stream} was added, and cannot be joined: {reason_of(answer)}"
             )
-            self.end(Refused(f"{text}; join again", code="gateway-ends", status="UNAVAILABLE"))
+            self.end(try_again(f"{text}; join again"))
         else:
-            self.end(Refused(reason_of(answer), code="join-refused", status="FAILED_PRECONDITION"))
+            self.end(Refused(reason_of(answer), code="join-refused"))
 
     def _ack(self, found: _Open, ack: pb.Ack, schema: SchemaView) -> list[ToInbox]:
         output, outputs = None, tuple[StreamOutput, ...]()
