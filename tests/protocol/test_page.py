@@ -27,7 +27,7 @@ from wallaroo_spark.protocol import (
     WorkerSession,
     faults,
 )
-from wallaroo_spark.protocol.revisions import frame_name
+from wallaroo_spark.protocol.codecs import frame_name
 from wallaroo_spark.protocol.sessions.session import DEFAULT_MAX_STREAMS
 from wallaroo_spark.protocol.sessions.worker_session import MAX_INSTANCE_BYTES, MAX_NAME_BYTES
 from wallaroo_spark.protocol.sinks.messages import CONTROL_ROWS, CONTROL_STREAM, decode_control
@@ -69,7 +69,7 @@ def test_every_frame_of_every_revision_is_worked() -> None:
     }
 
     assert wanted <= shown
-    assert {row.name for row in CONTROL_ROWS} <= {one.name for block in WORKED for one in block.frames}
+    assert {frame_name(row.frame) for row in CONTROL_ROWS} <= {one.name for block in WORKED for one in block.frames}
 
 
 @pytest.mark.parametrize("block", SESSIONS)
@@ -190,7 +190,7 @@ def test_the_table_of_flags_is_that_of_the_code() -> None:
 def test_the_table_of_control_messages_is_that_of_the_code() -> None:
     said = {row[1]: int(row[0]) for row in rows("Sinks") if row[0].isdigit()}
 
-    assert said == {row.name: row.tag for row in CONTROL_ROWS}
+    assert said == {frame_name(row.frame): row.tag for row in CONTROL_ROWS}
 
 
 def test_the_limits_are_those_of_the_code() -> None:

@@ -13,8 +13,8 @@ import pytest
 
 from tests.waiting import SECONDS
 from wallaroo_spark.errors import TransportError
-from wallaroo_spark.transport import base, connect, serve
-from wallaroo_spark.transport.base import GONE_SECONDS, ByteStream, PeerLiveness, TcpState
+from wallaroo_spark.transport import ByteStream, base, connect, serve
+from wallaroo_spark.transport.base import GONE_SECONDS, PeerLiveness, TcpState
 
 BURST = bytes(256 * 1024)
 SPACE = f"wallaroo-liveness-{os.getpid()}"

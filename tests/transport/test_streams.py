@@ -1,4 +1,4 @@
-"""The promises of every stream, in memory, over TCP and over TLS."""
+"""The promises of every stream, over TCP and over TLS."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.pems import Pems
 from tests.waiting import SECONDS
 from wallaroo_spark.errors import TransportError
-from wallaroo_spark.transport import ByteStream, client_context, pair, server_context, tcp
+from wallaroo_spark.transport import ByteStream, client_context, server_context, tcp
 from wallaroo_spark.transport.base import HIGH_WATER
 
 from .conftest import connected, read_all, read_exactly
@@ -19,11 +19,8 @@ Ends = tuple[ByteStream, ByteStream]
 MEGABYTE = 1 << 20
 
 
-@pytest.fixture(params=["memory", "tcp", "tls"])
+@pytest.fixture(params=["tcp", "tls"])
 async def ends(request: pytest.FixtureRequest, pems: Pems) -> AsyncIterator[Ends]:
-    if request.param == "memory":
-        yield pair()
-        return
     tls = request.param == "tls"
     server = server_context(pems.server, pems.server_key) if tls else None
     client = client_context(pems.ca) if tls else None
@@ -216,6 +213,6 @@ async def test_an_idle_delivery_makes_no_objects_for_waiting(pems: Pems) -> None
         ours.write(b"one")
         await asyncio.wait_for(delivered.enough.wait(), SECONDS)
         # One event with its queue takes 800 bytes, and a worker may have ten thousand such streams.
-        assert theirs._changed is None  # type: ignore[attr-defined]  # a TCP stream
-        assert theirs._chunks is tcp._NO_CHUNKS  # type: ignore[attr-defined]  # a TCP stream
+        assert theirs._changed is None
+        assert theirs._chunks is tcp._NO_CHUNKS
         delivered.task.cancel()

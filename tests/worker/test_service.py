@@ -24,7 +24,7 @@ from wallaroo_spark.options import Options
 from wallaroo_spark.protocol import DRAFT_BE, DRAFT_LE, NOTHING_PROCESSED, V3, Ack, Message, NotifyAck, Restart, faults
 from wallaroo_spark.registry import EmbeddedRedis, Registry
 from wallaroo_spark.transport import reachable_host
-from wallaroo_spark.transport.tcp import _TcpStream
+from wallaroo_spark.transport.tcp import ByteStream
 from wallaroo_spark.worker.buffer.buffer import Buffer
 from wallaroo_spark.worker.buffer.segments import HeldLot
 from wallaroo_spark.worker.run import run_worker
@@ -328,7 +328,7 @@ class TestInternalErrors:
         async def fail(self: object) -> None:
             raise OSError("not connected")
 
-        monkeypatch.setattr("wallaroo_spark.transport.tcp._TcpStream.close", fail)
+        monkeypatch.setattr("wallaroo_spark.transport.tcp.ByteStream.close", fail)
         peer = good(worker)
         peer.send(b"\x7f\xff\xff\x7f")
         eventually(lambda: "closing the connection" in caplog.text)
@@ -456,14 +456,14 @@ class TestErrorsOfThisProgram:
         for name in peers:
             assert len(worker.rows(name, 1, None, 1)) == 1
         unlucky = peers["a"].socket.getsockname()[1]
-        write = _TcpStream.write
+        write = ByteStream.write
 
-        def fail_for_one(self: _TcpStream, data: bytes) -> None:
+        def fail_for_one(self: ByteStream, data: bytes) -> None:
             if self.peer.endswith(f":{unlucky}"):
                 raise MemoryError("no memory")
             write(self, data)
 
-        monkeypatch.setattr(_TcpStream, "write", fail_for_one)
+        monkeypatch.setattr(ByteStream, "write", fail_for_one)
         worker.commit({name: {"1": 1} for name in peers})
 
         assert peers["a"].next() is None

@@ -3,6 +3,7 @@
 No code in this package opens a socket, starts a thread or reads a clock. Source: ``docs/protocol.md``.
 """
 
+from wallaroo_spark.protocol.codecs import MessageLayout, frame_name
 from wallaroo_spark.protocol.faults import Fault, broken
 from wallaroo_spark.protocol.frames import (
     NOTHING_PROCESSED,
@@ -28,9 +29,7 @@ from wallaroo_spark.protocol.revisions import (
     DRAFT_LE,
     REVISIONS,
     V3,
-    MessageLayout,
     Revision,
-    frame_name,
     recognise,
 )
 from wallaroo_spark.protocol.runs import (

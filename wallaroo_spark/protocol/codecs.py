@@ -1,257 +1,246 @@
-"""Encoders and decoders of each frame in each revision; ``revisions.py`` puts them into tables.
+"""The encoding of each frame as a table of its fields; ``revisions.py`` has the tables of the revisions.
 
-Every ``decode_*`` takes a :class:`~.frames.Reader` positioned behind the tag and returns a frame; every ``encode_*``
-takes a :class:`~.frames.Writer` and a frame. Source: ``docs/protocol.md#frame-bodies``.
+A :class:`Codec` reads and writes the fields of a frame in the order of its attributes. MESSAGE follows the
+:class:`MessageLayout` of its revision, which bulk decoding reads too. Source: ``docs/protocol.md#frame-bodies``.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from wallaroo_spark.errors import LocalProtocolError
 from wallaroo_spark.protocol import frames
 from wallaroo_spark.protocol.faults import Fault, broken
 
 
-def decode_hello(read: frames.Reader, check: Callable[[str | None, bytes | None], None] | None = None) -> frames.Hello:
-    """HELLO. ``check(version, None)``, then ``check(None, cookie)`` run before the fields behind them are decoded."""
-    version = read.short_text("the version")
-    if check:
-        check(version, None)
-    cookie = read.short_bytes("the cookie")
-    if check:
-        check(None, cookie)
-    hello = frames.Hello(version, cookie, read.short_text("the program name"), read.short_text("the instance name"))
-    read.finish()
-    return hello
+class Field(NamedTuple):
+    """A field of a frame's body on the wire."""
+
+    read: Callable[[frames.Reader], Any]
+    """Reads its value."""
+    write: Callable[[frames.Writer, Any], object]
+    """Writes a value."""
 
 
-def encode_hello(write: frames.Writer, frame: frames.Hello) -> None:
-    """HELLO, the same in all revisions."""
-    write.short_text(frame.version, "the version").short_bytes(frame.cookie, "the cookie")
-    write.short_text(frame.program, "the program name").short_text(frame.instance, "the instance name")
+@dataclass(frozen=True)
+class Codec:
+    """One row of a table of frames, or of control messages."""
+
+    tag: int
+    """Tag on the wire."""
+    frame: type[Any]
+    fields: tuple[Field, ...]
+    """The fields behind the tag, in the order of the frame's attributes. Further attributes are not sent."""
+
+    def decode(self, read: frames.Reader) -> Any:
+        """Decode the body behind the tag. Raises :class:`RemoteProtocolError` for malformed fields."""
+        frame = self.frame(*(field.read(read) for field in self.fields))
+        read.finish()
+        return frame
+
+    def encode(self, write: frames.Writer, frame: Any) -> None:
+        """Encode the body behind the tag. Raises :class:`LocalProtocolError` for a value that does not fit."""
+        for name, field in zip(self.frame.__match_args__, self.fields, strict=False):
+            field.write(write, getattr(frame, name))
 
 
-def decode_ok_draft_le(read: frames.Reader) -> frames.Ok:
-    """OK with (stream, ref) pairs up to the end of the frame."""
-    credits = read.u32("the credits")
-    return frames.Ok(credits, tuple(frames.StreamReference(*pair) for pair in _pairs_to_end(read)))
+def frame_name(frame: type[Any]) -> str:
+    """The name of a frame or control message in the protocol, for example ``NOTIFY_ACK``."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", frame.__name__).upper()
 
 
-def encode_ok_draft_le(write: frames.Writer, frame: frames.Ok) -> None:
-    """OK with (stream, ref) pairs up to the end of the frame; stream names are not sent."""
-    write.u32(frame.credits, "the credits")
-    for stream in frame.streams:
-        write.u64(stream.stream_id, "the stream id").u64(stream.ref, "the reference")
+def field(kind: str, name: str) -> Field:
+    """A field that is read and written by the methods ``kind`` of reader and writer; ``name`` is for errors."""
+    return Field(lambda read: getattr(read, kind)(name), lambda write, value: getattr(write, kind)(value, name))
 
 
-def decode_ok_draft_be(read: frames.Reader) -> frames.Ok:
-    """OK with (stream, name, ref) up to the end of the frame."""
-    credits = read.u32("the credits")
+def boolean(name: str, subject: str) -> Field:
+    """A byte that must be 0 or 1; ``subject`` begins the error for another value."""
+
+    def read(reader: frames.Reader) -> bool:
+        value = reader.u8(name)
+        if value > 1:
+            raise broken(Fault.WRONG_STATE, f"{subject} is {value}; it is 0 or 1")
+        return bool(value)
+
+    return Field(read, lambda write, value: write.u8(int(value)))
+
+
+STREAM_ID = field("u64", "the stream id")
+REFERENCE = field("u64", "the reference")
+STREAM_NAME = field("short_text", "the stream name")
+CREDITS = field("u32", "the credits")
+SUCCESS = boolean("the success byte", "NOTIFY_ACK success")
+
+
+def _write_reason(write: frames.Writer, reason: str) -> None:
+    # A reason that is too long is cut between characters.
+    cut = reason.encode("utf-8", errors="replace")[:0xFFFF]
+    write.short_text(cut.decode("utf-8", errors="ignore"), "the reason")
+
+
+# Bytes that are not UTF-8 become replacement characters, because only people read the reason.
+REASON = Field(lambda read: read.short_bytes("the reason").decode("utf-8", errors="replace"), _write_reason)
+
+
+def _read_pairs(read: frames.Reader) -> tuple[tuple[int, int], ...]:
+    pairs = []
+    while read.left:
+        pairs.append((read.u64("a stream id"), read.u64("a reference")))
+    return tuple(pairs)
+
+
+def _write_pairs(write: frames.Writer, pairs: tuple[tuple[int, int], ...]) -> None:
+    for stream_id, ref in pairs:
+        write.u64(stream_id, "the stream id").u64(ref, "the reference")
+
+
+PAIRS = Field(_read_pairs, _write_pairs)
+"""(stream, ref) up to the end of the frame."""
+
+
+def _read_counted_pairs(read: frames.Reader) -> tuple[tuple[int, int], ...]:
+    count = read.u32("the number of references")
+    if count * 16 != read.left:
+        raise broken(Fault.TRUNCATED_FRAME, f"ACK announces {count} references and has room for {read.left / 16:g}")
+    return _read_pairs(read)
+
+
+def _write_counted_pairs(write: frames.Writer, pairs: tuple[tuple[int, int], ...]) -> None:
+    write.u32(len(pairs), "the number of references")
+    _write_pairs(write, pairs)
+
+
+COUNTED_PAIRS = Field(_read_counted_pairs, _write_counted_pairs)
+"""The number of references, and (stream, ref) for each."""
+
+POSITIONS = Field(
+    lambda read: tuple(frames.StreamReference(*pair) for pair in _read_pairs(read)),
+    lambda write, streams: _write_pairs(write, tuple((stream.stream_id, stream.ref) for stream in streams)),
+)
+"""The positions of streams in OK as :data:`PAIRS`; names are not sent."""
+
+
+def _read_named_positions(read: frames.Reader) -> tuple[frames.StreamReference, ...]:
     streams = []
     while read.left:
         stream_id, name = read.u64("a stream id"), read.short_text("a stream name")
         streams.append(frames.StreamReference(stream_id, read.u64("a reference"), name))
-    return frames.Ok(credits, tuple(streams))
+    return tuple(streams)
 
 
-def encode_ok_draft_be(write: frames.Writer, frame: frames.Ok) -> None:
-    """OK with (stream, name, ref) up to the end of the frame."""
-    write.u32(frame.credits, "the credits")
-    for stream in frame.streams:
+def _write_named_positions(write: frames.Writer, streams: tuple[frames.StreamReference, ...]) -> None:
+    for stream in streams:
         write.u64(stream.stream_id, "the stream id").short_text(stream.name, "the stream name")
         write.u64(stream.ref, "the reference")
 
 
-def decode_ok_v3(read: frames.Reader) -> frames.Ok:
-    """OK with credits only."""
-    ok = frames.Ok(read.u32("the credits"))
-    read.finish()
-    return ok
+NAMED_POSITIONS = Field(_read_named_positions, _write_named_positions)
+"""The positions of streams in OK: (stream, name, ref) up to the end of the frame."""
 
 
-def encode_ok_v3(write: frames.Writer, frame: frames.Ok) -> None:
-    """OK with credits only; references are sent with NOTIFY_ACK."""
-    write.u32(frame.credits, "the credits")
+def _write_last_id(write: frames.Writer, message_id: int | None) -> None:
+    if message_id is not None:
+        write.u64(message_id, "the message id")
 
 
-def decode_error(read: frames.Reader) -> frames.Error:
-    """ERROR. Bytes that are not UTF-8 become replacement characters, because only people read the reason."""
-    reason = read.short_bytes("the reason").decode("utf-8", errors="replace")
-    read.finish()
-    return frames.Error(reason)
+LAST_ID = Field(lambda read: read.u64("the message id") if read.left else None, _write_last_id)
+"""The message id of EOS_MESSAGE, which may be missing, because peers send both forms."""
 
 
-def encode_error(write: frames.Writer, frame: frames.Error) -> None:
-    """ERROR. A reason that is too long is cut between characters."""
-    cut = frame.reason.encode("utf-8", errors="replace")[:0xFFFF]
-    write.short_text(cut.decode("utf-8", errors="ignore"), "the reason")
-
-
-def decode_notify(read: frames.Reader) -> frames.Notify:
-    """NOTIFY, the same in all revisions."""
-    notify = frames.Notify(read.u64("the stream id"), read.short_text("the stream name"), read.u64("the reference"))
-    read.finish()
-    return notify
-
-
-def encode_notify(write: frames.Writer, frame: frames.Notify) -> None:
-    """NOTIFY, the same in all revisions."""
-    write.u64(frame.stream_id, "the stream id").short_text(frame.name, "the stream name")
-    write.u64(frame.ref, "the reference")
-
-
-def decode_notify_ack(read: frames.Reader) -> frames.NotifyAck:
-    """v3 NOTIFY_ACK. ``success`` must be 0 or 1."""
-    success = read.u8("the success byte")
-    if success > 1:
-        raise broken(Fault.WRONG_STATE, f"NOTIFY_ACK success is {success}; it is 0 or 1")
-    ack = frames.NotifyAck(bool(success), read.u64("the stream id"), read.u64("the reference"))
-    read.finish()
-    return ack
-
-
-def encode_notify_ack(write: frames.Writer, frame: frames.NotifyAck) -> None:
-    """v3 NOTIFY_ACK."""
-    write.u8(int(frame.success)).u64(frame.stream_id, "the stream id").u64(frame.ref, "the reference")
-
-
-def decode_message_draft_le(read: frames.Reader) -> frames.Message:
-    """draft-le MESSAGE: flags, stream, id (always), event time (by flag); no key."""
-    flags = checked_flags(read.u16("the flags"), frames.Flags(31))
-    stream_id, message_id = read.u64("the stream id"), read.u64("the message id")
-    event_time = read.u64("the event time") if flags & frames.Flags.EVENT_TIME else None
-    return frames.Message(stream_id, message_id, _payload(read, flags), flags, event_time)
-
-
-def encode_message_draft_le(write: frames.Writer, frame: frames.Message) -> None:
-    """draft-le MESSAGE. An ephemeral message carries its id, or 0 without one."""
-    if frame.key is not None:
-        raise LocalProtocolError(
-            "draft-le messages have no key; leave it out, or use draft-be or v3", code="not-in-revision"
-        )
-    write.u16(_flags_of(frame), "the flags").u64(frame.stream_id, "the stream id")
-    write.u64(_message_id(frame), "the message id")
-    _encode_tail(write, frame)
-
-
-def decode_message_draft_be(read: frames.Reader) -> frames.Message:
-    """draft-be MESSAGE: flags, stream, then id, event time and key, each by flag."""
-    flags = checked_flags(read.u16("the flags"), frames.Flags(63))
-    stream_id = read.u64("the stream id")
-    message_id = None if flags & frames.Flags.EPHEMERAL else read.u64("the message id")
-    event_time = read.u64("the event time") if flags & frames.Flags.EVENT_TIME else None
-    key = read.short_bytes("the key") if flags & frames.Flags.KEY else None
-    return frames.Message(stream_id, message_id, _payload(read, flags), flags, event_time, key)
-
-
-def encode_message_draft_be(write: frames.Writer, frame: frames.Message) -> None:
-    """draft-be MESSAGE. An ephemeral message carries no id."""
-    write.u16(_flags_of(frame), "the flags").u64(frame.stream_id, "the stream id")
-    if not frame.flags & frames.Flags.EPHEMERAL:
-        write.u64(_message_id(frame), "the message id")
-    _encode_tail(write, frame)
-
-
-def decode_message_v3(read: frames.Reader) -> frames.Message:
-    """v3 MESSAGE: every field is always present; an event time of 0 and an empty key are returned as such."""
-    stream_id, message_id = read.u64("the stream id"), read.u64("the message id")
-    event_time, key = read.i64("the event time"), read.short_bytes("the key")
-    return frames.Message(stream_id, message_id, read.rest(), frames.Flags.NONE, event_time, key)
-
-
-def encode_message_v3(write: frames.Writer, frame: frames.Message) -> None:
-    """v3 MESSAGE. A missing event time is sent as 0, a missing key as empty. Flags are not sent."""
-    if frame.flags & ~(frames.Flags.EVENT_TIME | frames.Flags.KEY):
-        raise LocalProtocolError(
-            f"v3 messages have no flags, so {frame.flags!r} cannot be sent; use a draft revision",
-            code="not-in-revision",
-        )
-    write.u64(frame.stream_id, "the stream id").u64(_message_id(frame), "the message id")
-    write.i64(frame.event_time or 0, "the event time").short_bytes(frame.key or b"", "the key")
-    write.raw(frame.payload or b"")
-
-
-def decode_eos(read: frames.Reader) -> frames.EosMessage:
-    """v3 EOS_MESSAGE, with or without a message id, because peers send both forms."""
-    eos = frames.EosMessage(read.u64("the stream id"), read.u64("the message id") if read.left else None)
-    read.finish()
-    return eos
-
-
-def encode_eos(write: frames.Writer, frame: frames.EosMessage) -> None:
-    """v3 EOS_MESSAGE."""
-    write.u64(frame.stream_id, "the stream id")
-    if frame.message_id is not None:
-        write.u64(frame.message_id, "the message id")
-
-
-def decode_ack_draft_le(read: frames.Reader) -> frames.Ack:
-    """ACK with (stream, ref) pairs up to the end of the frame."""
-    return frames.Ack(read.u32("the credits"), tuple(_pairs_to_end(read)))
-
-
-def encode_ack_draft_le(write: frames.Writer, frame: frames.Ack) -> None:
-    """ACK with (stream, ref) pairs up to the end of the frame."""
-    write.u32(frame.credits, "the credits")
-    _encode_pairs(write, frame.refs)
-
-
-def decode_ack(read: frames.Reader) -> frames.Ack:
-    """ACK with a count of (stream, ref) pairs (draft-be and v3)."""
-    credits, count = read.u32("the credits"), read.u32("the number of references")
-    if count * 16 != read.left:
-        raise broken(Fault.TRUNCATED_FRAME, f"ACK announces {count} references and has room for {read.left / 16:g}")
-    return frames.Ack(credits, tuple(_pairs_to_end(read)))
-
-
-def encode_ack(write: frames.Writer, frame: frames.Ack) -> None:
-    """ACK with a count of (stream, ref) pairs (draft-be and v3)."""
-    write.u32(frame.credits, "the credits").u32(len(frame.refs), "the number of references")
-    _encode_pairs(write, frame.refs)
-
-
-def decode_nack(read: frames.Reader) -> frames.Nack:
-    """draft-le NACK."""
-    nack = frames.Nack(read.u32("the credits"), read.u64("the stream id"), read.u64("the reference"))
-    read.finish()
-    return nack
-
-
-def encode_nack(write: frames.Writer, frame: frames.Nack) -> None:
-    """draft-le NACK."""
-    write.u32(frame.credits, "the credits").u64(frame.stream_id, "the stream id").u64(frame.ref, "the reference")
-
-
-def decode_restart_draft_be(read: frames.Reader) -> frames.Restart:
-    """draft-be RESTART: empty."""
-    read.finish()
-    return frames.Restart()
-
-
-def encode_restart_draft_be(write: frames.Writer, frame: frames.Restart) -> None:
-    """draft-be RESTART: empty; it cannot carry an address."""
-
-
-def decode_restart_v3(read: frames.Reader) -> frames.Restart:
-    """v3 RESTART: empty, or a u32 length and ``host:port``."""
+def _read_address(read: frames.Reader) -> str:
     if not read.left:
-        return frames.Restart()
+        return ""
     raw = read.take(read.u32("the length of the address"), "the address")
     read.finish()
     try:
-        return frames.Restart(raw.decode("utf-8"))
+        return raw.decode("utf-8")
     except UnicodeDecodeError:
         raise broken(Fault.INVALID_TEXT, "the address in a RESTART frame is not UTF-8") from None
 
 
-def encode_restart_v3(write: frames.Writer, frame: frames.Restart) -> None:
-    """v3 RESTART; without an address the length is 0."""
-    address = frame.address.encode("utf-8")
-    write.u32(len(address), "the length of the address").raw(address)
+def _write_address(write: frames.Writer, address: str) -> None:
+    raw = address.encode("utf-8")
+    write.u32(len(raw), "the length of the address").raw(raw)
 
 
-def checked_flags(bits: int, known: frames.Flags) -> frames.Flags:
+ADDRESS = Field(_read_address, _write_address)
+"""The address of a v3 RESTART: a u32 length and ``host:port``. A peer may leave out both."""
+
+
+@dataclass(frozen=True)
+class MessageLayout:
+    """The layout of a MESSAGE body."""
+
+    known_flags: frames.Flags | None
+    """The valid flags; None where there is no flags field.
+
+    Without a flags field, event time and key are always present, and 0 and the empty key mean that there is none.
+    """
+    ephemeral_has_id: bool
+    """Whether an EPHEMERAL message has an id field."""
+
+    def has_id(self, flags: int) -> bool:
+        """Whether a message with these flags has an id field."""
+        return self.ephemeral_has_id or not flags & frames.Flags.EPHEMERAL
+
+
+@dataclass(frozen=True)
+class MessageCodec:
+    """The row of MESSAGE."""
+
+    tag: int
+    """Tag on the wire."""
+    layout: MessageLayout
+    frame: type[Any] = frames.Message
+
+    def decode(self, read: frames.Reader) -> frames.Message:
+        """Decode a body. Without flags, an event time of 0 and an empty key are returned as such."""
+        known = self.layout.known_flags
+        flags = frames.Flags.NONE if known is None else _checked_flags(read.u16("the flags"), known)
+        stream_id = read.u64("the stream id")
+        message_id = read.u64("the message id") if self.layout.has_id(flags) else None
+        if known is None:
+            event_time, key = read.i64("the event time"), read.short_bytes("the key")
+            return frames.Message(stream_id, message_id, read.rest(), flags, event_time, key)
+        time = read.u64("the event time") if flags & frames.Flags.EVENT_TIME else None
+        name = read.short_bytes("the key") if flags & frames.Flags.KEY else None
+        return frames.Message(stream_id, message_id, _payload(read, flags), flags, time, name)
+
+    def encode(self, write: frames.Writer, frame: Any) -> None:
+        """Encode a body. Without flags, a missing event time is sent as 0, a missing key as empty.
+
+        An EPHEMERAL message whose layout has an id field carries its id, or 0 without one.
+        """
+        known = self.layout.known_flags
+        if known is None:
+            if frame.flags & ~(frames.Flags.EVENT_TIME | frames.Flags.KEY):
+                raise LocalProtocolError(
+                    f"v3 messages have no flags, so {frame.flags!r} cannot be sent; use a draft revision",
+                    code="not-in-revision",
+                )
+        elif frame.key is not None and not known & frames.Flags.KEY:
+            raise LocalProtocolError(
+                "draft-le messages have no key; leave it out, or use draft-be or v3", code="not-in-revision"
+            )
+        else:
+            write.u16(_flags_of(frame), "the flags")
+        write.u64(frame.stream_id, "the stream id")
+        if self.layout.has_id(frame.flags):
+            write.u64(_message_id(frame), "the message id")
+        if known is None:
+            write.i64(frame.event_time or 0, "the event time")
+        elif frame.event_time is not None:
+            write.u64(frame.event_time, "the event time")
+        if known is None or frame.key is not None:
+            write.short_bytes(frame.key or b"", "the key")
+        write.raw(frame.payload or b"")
+
+
+def _checked_flags(bits: int, known: frames.Flags) -> frames.Flags:
     """Return the flags. Raises :class:`RemoteProtocolError` when a reserved flag is set."""
     if bits & ~int(known):
         raise broken(Fault.RESERVED_FLAG, f"MESSAGE flags are {bits:#06x}; only {int(known):#06x} may be set")
@@ -293,23 +282,3 @@ def _message_id(frame: frames.Message) -> int:
             code="not-in-revision",
         )
     return frame.message_id
-
-
-def _encode_tail(write: frames.Writer, frame: frames.Message) -> None:
-    if frame.event_time is not None:
-        write.u64(frame.event_time, "the event time")
-    if frame.key is not None:
-        write.short_bytes(frame.key, "the key")
-    write.raw(frame.payload or b"")
-
-
-def _pairs_to_end(read: frames.Reader) -> list[tuple[int, int]]:
-    pairs = []
-    while read.left:
-        pairs.append((read.u64("a stream id"), read.u64("a reference")))
-    return pairs
-
-
-def _encode_pairs(write: frames.Writer, pairs: tuple[tuple[int, int], ...]) -> None:
-    for stream_id, ref in pairs:
-        write.u64(stream_id, "the stream id").u64(ref, "the reference")

@@ -13,6 +13,7 @@ from typing import Any
 from wallaroo_spark.errors import LocalProtocolError
 from wallaroo_spark.protocol import codecs as c
 from wallaroo_spark.protocol import frames
+from wallaroo_spark.protocol.codecs import Codec, MessageCodec, MessageLayout, frame_name
 from wallaroo_spark.protocol.faults import Fault, broken
 from wallaroo_spark.protocol.sessions.states import DRAFT_BE_STREAMS, DRAFT_LE_STREAMS, V3_STREAMS, StreamTable
 
@@ -20,32 +21,6 @@ HELLO_LIMIT = 1 << 24
 """A length below this limit is a plausible length of a HELLO (2^24: the first byte of a big-endian u32 is 0)."""
 RECOGNITION_BYTES = 5
 """Bytes needed to recognise a revision: the length field and the tag."""
-
-
-@dataclass(frozen=True)
-class Codec:
-    """One row of a revision's table."""
-
-    tag: int
-    """Tag on the wire."""
-    frame: type[Any]
-    decode: Callable[[frames.Reader], frames.Frame]
-    """Decodes the body behind the tag."""
-    encode: Callable[[frames.Writer, Any], None]
-    """Encodes the body behind the tag."""
-
-
-@dataclass(frozen=True)
-class MessageLayout:
-    """The layout of a MESSAGE body, for bulk decoding."""
-
-    known_flags: frames.Flags | None
-    """The valid flags; None where there is no flags field.
-
-    Without a flags field, event time and key are always present, and 0 and the empty key mean that there is none.
-    """
-    ephemeral_has_id: bool
-    """Whether an EPHEMERAL message has an id field."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +31,7 @@ class Revision:
     """Name of the revision: ``draft-le``, ``draft-be`` or ``v3``."""
     byte_order: str
     """``"<"`` or ``">"``, as in ``struct``, for all integers including the length field."""
-    rows: tuple[Codec, ...]
+    rows: tuple[Codec | MessageCodec, ...]
     """The codecs of its frames."""
     streams: StreamTable
     """The table of its stream states."""
@@ -68,9 +43,9 @@ class Revision:
     """Makes the frame that closes a stream, from the stream's id and the id of its last message."""
     back_after_close: bool = False
     """Whether connectors reconnect after a plain close; some handle it better than RESTART."""
-    by_tag: Mapping[int, Codec] = field(init=False)
+    by_tag: Mapping[int, Codec | MessageCodec] = field(init=False)
     """``rows`` by tag."""
-    by_frame: Mapping[type[Any], Codec] = field(init=False)
+    by_frame: Mapping[type[Any], Codec | MessageCodec] = field(init=False)
     """``rows`` by frame type."""
 
     def __post_init__(self) -> None:
@@ -104,14 +79,6 @@ class Revision:
         return row.decode(frames.Reader(body, self.byte_order, frame_name(row.frame)))
 
 
-_WIRE_NAMES = {frames.NotifyAck: "NOTIFY_ACK", frames.EosMessage: "EOS_MESSAGE"}
-
-
-def frame_name(frame: type[Any]) -> str:
-    """The frame's name in the protocol, for example ``NOTIFY_ACK``."""
-    return _WIRE_NAMES.get(frame, frame.__name__.upper())
-
-
 def _closing_boundary(stream_id: int, last_id: int) -> frames.Frame:
     return frames.Message(stream_id, last_id, None, frames.Flags.BOUNDARY | frames.Flags.EOS)
 
@@ -120,24 +87,35 @@ def _eos_message(stream_id: int, last_id: int) -> frames.Frame:
     return frames.EosMessage(stream_id, last_id)
 
 
-_SHARED_DRAFT_ROWS = (
-    Codec(ord("H"), frames.Hello, c.decode_hello, c.encode_hello),
-    Codec(ord("E"), frames.Error, c.decode_error, c.encode_error),
-    Codec(ord("N"), frames.Notify, c.decode_notify, c.encode_notify),
+_HELLO_FIELDS = (
+    c.field("short_text", "the version"),
+    c.field("short_bytes", "the cookie"),
+    c.field("short_text", "the program name"),
+    c.field("short_text", "the instance name"),
 )
+_NOTIFY_FIELDS = (c.STREAM_ID, c.STREAM_NAME, c.REFERENCE)
+
+_SHARED_DRAFT_ROWS = (
+    Codec(ord("H"), frames.Hello, _HELLO_FIELDS),
+    Codec(ord("E"), frames.Error, (c.REASON,)),
+    Codec(ord("N"), frames.Notify, _NOTIFY_FIELDS),
+)
+_DRAFT_LE_LAYOUT = MessageLayout(known_flags=frames.Flags(31), ephemeral_has_id=True)
+_DRAFT_BE_LAYOUT = MessageLayout(known_flags=frames.Flags(63), ephemeral_has_id=False)
+_V3_LAYOUT = MessageLayout(known_flags=None, ephemeral_has_id=True)
 
 DRAFT_LE = Revision(
     name="draft-le",
     byte_order="<",
     rows=(
         *_SHARED_DRAFT_ROWS,
-        Codec(ord("O"), frames.Ok, c.decode_ok_draft_le, c.encode_ok_draft_le),
-        Codec(ord("M"), frames.Message, c.decode_message_draft_le, c.encode_message_draft_le),
-        Codec(ord("A"), frames.Ack, c.decode_ack_draft_le, c.encode_ack_draft_le),
-        Codec(ord("!"), frames.Nack, c.decode_nack, c.encode_nack),
+        Codec(ord("O"), frames.Ok, (c.CREDITS, c.POSITIONS)),
+        MessageCodec(ord("M"), _DRAFT_LE_LAYOUT),
+        Codec(ord("A"), frames.Ack, (c.CREDITS, c.PAIRS)),
+        Codec(ord("!"), frames.Nack, (c.CREDITS, c.STREAM_ID, c.REFERENCE)),
     ),
     streams=DRAFT_LE_STREAMS,
-    layout=MessageLayout(known_flags=frames.Flags(31), ephemeral_has_id=True),
+    layout=_DRAFT_LE_LAYOUT,
     stream_scope="instance",
     end_of_stream=_closing_boundary,
 )
@@ -147,13 +125,13 @@ DRAFT_BE = Revision(
     byte_order=">",
     rows=(
         *_SHARED_DRAFT_ROWS,
-        Codec(ord("O"), frames.Ok, c.decode_ok_draft_be, c.encode_ok_draft_be),
-        Codec(ord("M"), frames.Message, c.decode_message_draft_be, c.encode_message_draft_be),
-        Codec(ord("A"), frames.Ack, c.decode_ack, c.encode_ack),
-        Codec(ord("!"), frames.Restart, c.decode_restart_draft_be, c.encode_restart_draft_be),
+        Codec(ord("O"), frames.Ok, (c.CREDITS, c.NAMED_POSITIONS)),
+        MessageCodec(ord("M"), _DRAFT_BE_LAYOUT),
+        Codec(ord("A"), frames.Ack, (c.CREDITS, c.COUNTED_PAIRS)),
+        Codec(ord("!"), frames.Restart, ()),
     ),
     streams=DRAFT_BE_STREAMS,
-    layout=MessageLayout(known_flags=frames.Flags(63), ephemeral_has_id=False),
+    layout=_DRAFT_BE_LAYOUT,
     stream_scope="instance",
     end_of_stream=_closing_boundary,
 )
@@ -162,18 +140,18 @@ V3 = Revision(
     name="v3",
     byte_order=">",
     rows=(
-        Codec(0, frames.Hello, c.decode_hello, c.encode_hello),
-        Codec(1, frames.Ok, c.decode_ok_v3, c.encode_ok_v3),
-        Codec(2, frames.Error, c.decode_error, c.encode_error),
-        Codec(3, frames.Notify, c.decode_notify, c.encode_notify),
-        Codec(4, frames.NotifyAck, c.decode_notify_ack, c.encode_notify_ack),
-        Codec(5, frames.Message, c.decode_message_v3, c.encode_message_v3),
-        Codec(6, frames.Ack, c.decode_ack, c.encode_ack),
-        Codec(7, frames.Restart, c.decode_restart_v3, c.encode_restart_v3),
-        Codec(8, frames.EosMessage, c.decode_eos, c.encode_eos),
+        Codec(0, frames.Hello, _HELLO_FIELDS),
+        Codec(1, frames.Ok, (c.CREDITS,)),
+        Codec(2, frames.Error, (c.REASON,)),
+        Codec(3, frames.Notify, _NOTIFY_FIELDS),
+        Codec(4, frames.NotifyAck, (c.SUCCESS, c.STREAM_ID, c.REFERENCE)),
+        MessageCodec(5, _V3_LAYOUT),
+        Codec(6, frames.Ack, (c.CREDITS, c.COUNTED_PAIRS)),
+        Codec(7, frames.Restart, (c.ADDRESS,)),
+        Codec(8, frames.EosMessage, (c.STREAM_ID, c.LAST_ID)),
     ),
     streams=V3_STREAMS,
-    layout=MessageLayout(known_flags=None, ephemeral_has_id=True),
+    layout=_V3_LAYOUT,
     stream_scope="source",
     end_of_stream=_eos_message,
     back_after_close=True,

@@ -269,7 +269,7 @@ def _heads(revision: Revision) -> dict[int, _Head]:
         flags: _head(
             revision,
             flags_field=True,
-            has_id=revision.layout.ephemeral_has_id or not flags & Flags.EPHEMERAL,
+            has_id=revision.layout.has_id(flags),
             time="Q" if flags & _TIME else "",
             key="H" if flags & _KEY else "",
         )

@@ -9,8 +9,7 @@ import ssl
 import time
 
 from wallaroo_spark.errors import ConfigurationError, TransportError
-from wallaroo_spark.transport.base import Handler, Listener
-from wallaroo_spark.transport.tcp import serve
+from wallaroo_spark.transport.tcp import Handler, Listener, serve
 
 FREE_SECONDS = 15.0
 """Limit of the wait for a port that is in use, in seconds.

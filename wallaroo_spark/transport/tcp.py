@@ -18,7 +18,7 @@ import struct
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from wallaroo_spark.errors import TransportError, one_line
@@ -28,9 +28,6 @@ from wallaroo_spark.transport.address import format_address
 from wallaroo_spark.transport.base import (
     HIGH_WATER,
     READ_AT_MOST,
-    ByteStream,
-    Handler,
-    Listener,
     check_port,
     closed_here,
     cut,
@@ -97,7 +94,7 @@ async def connect(
         check_port(port)
         async with asyncio.timeout(timeout):
             _, stream = await loop.create_connection(
-                lambda: _TcpStream(peer), host, port, ssl=tls, happy_eyeballs_delay=0.25
+                lambda: ByteStream(peer), host, port, ssl=tls, happy_eyeballs_delay=0.25
             )
         if stream.talks_to_itself:
             stream.abort()
@@ -124,7 +121,7 @@ async def serve(
     its own connection. Raises :class:`TransportError` when the address cannot be bound.
     """
     sockets = await bind(host, port, backlog)
-    listener = _TcpListener(handler, tls, handshake_timeout, _socket_address(sockets[0]))
+    listener = Listener(handler, tls, handshake_timeout, _socket_address(sockets[0]))
     loop = asyncio.get_running_loop()
     for bound in sockets:
         listener.servers.append(await loop.create_server(listener.accept, sock=bound, backlog=backlog))
@@ -160,16 +157,22 @@ _NO_CHUNKS: deque[bytes] = deque()
 """Stands for an empty deque, which would take 624 bytes for each connection. Nothing is ever appended to it."""
 
 
-class _TcpStream(asyncio.BufferedProtocol):
-    """A :class:`ByteStream` over an asyncio transport, plain or TLS.
+class ByteStream(asyncio.BufferedProtocol):
+    """Bytes to and from one peer, in order, with back-pressure in both directions, over TCP or TLS.
+
+    Only one task may read at a time; several may write and drain. After this side's :meth:`close`, ``read`` returns
+    ``b""``; after :meth:`abort` by either side it raises. In both cases further writes are dropped and ``drain``
+    raises, so that a writer that drains notices the end.
 
     A chunk has exactly the received bytes. The listener passes ``on_connected``, in which it starts to serve the
     stream. A worker may have ten thousand idle streams, so the objects for waiting are made at the first wait.
     """
 
-    def __init__(self, peer: str = "", on_connected: Callable[[_TcpStream], None] | None = None) -> None:
+    def __init__(self, peer: str = "", on_connected: Callable[[ByteStream], None] | None = None) -> None:
         self.peer = peer
+        """The peer as ``host:port``, for log lines and error messages."""
         self.certificate_names: tuple[str, ...] = ()
+        """Common name and alternative names in the peer's verified certificate; empty without one."""
         self._on_connected = on_connected
         self._transport: Any = None
         self._tls = False
@@ -250,9 +253,19 @@ class _TcpStream(asyncio.BufferedProtocol):
 
     @property
     def queued(self) -> int:
+        """Written bytes that the kernel has not taken yet.
+
+        Under TLS this counts the bytes that were not yet passed to the socket's own buffer, which holds up to 192 KiB
+        more.
+        """
         return 0 if self._lost else int(self._transport.get_write_buffer_size())
 
     async def read(self, most: int = READ_AT_MOST) -> bytes:
+        """Return the next 1 to ``most`` bytes, or ``b""`` once the peer has ended its side.
+
+        Bytes that arrived before the connection was cut are returned first. Raises :class:`TransportError` when it was
+        cut.
+        """
         await self._until(lambda: self._chunks or self._ended or self._closing)
         if self._chunks:
             return self._take(most)
@@ -261,6 +274,12 @@ class _TcpStream(asyncio.BufferedProtocol):
         return b""
 
     async def deliver(self, received: Callable[[bytes], None]) -> None:
+        """Call ``received`` with bytes as soon as they arrive, in place of :meth:`read`; return when the peer has ended
+        its side.
+
+        Raises :class:`TransportError` when the connection was cut, after the bytes that arrived before. An error of
+        ``received`` is raised here too, and ``received`` is not called again.
+        """
         self._delivery = asyncio.get_running_loop().create_future()
         self._receiver = received
         try:
@@ -272,12 +291,16 @@ class _TcpStream(asyncio.BufferedProtocol):
             raise self._failure
 
     def set_delivering(self, on: bool) -> None:
+        """Continue or suspend the calls of :meth:`deliver`. While they are suspended, the socket is read as far as for
+        :meth:`read`.
+        """
         if on and not self._delivering:
             # Not at once: the caller may still be handling the bytes before.
             asyncio.get_running_loop().call_soon(self._continue_delivery)
         self._delivering = on
 
     def write(self, data: bytes) -> None:
+        """Queue ``data`` for sending. Never blocks and never raises; see :meth:`drain`."""
         if self._closing or self._failure or self._lost:
             return
         if self._liveness is None:
@@ -291,6 +314,10 @@ class _TcpStream(asyncio.BufferedProtocol):
             self._transport.write(view[start : start + _TLS_PIECE])
 
     async def drain(self) -> None:
+        """Wait until fewer bytes than the high-water mark are queued.
+
+        Raises :class:`TransportError` when the connection was cut, or was closed by this side.
+        """
         if not self._writable:
             await self._until(lambda: self._writable)
         if self._failure:
@@ -301,6 +328,9 @@ class _TcpStream(asyncio.BufferedProtocol):
             raise cut(self.peer, "the peer has closed")
 
     async def close(self) -> None:
+        """Send the queued bytes, within a bounded time, and close. May be called again. Never raises when the peer is
+        gone.
+        """
         if not self._closing and not self._failure:
             self._closing = True
             self._drop_received()
@@ -321,6 +351,7 @@ class _TcpStream(asyncio.BufferedProtocol):
         return bool(self._transport.get_extra_info("sockname") == self._transport.get_extra_info("peername"))
 
     def abort(self) -> None:
+        """Close at once. Queued bytes are lost, and the peer receives a reset instead of an end."""
         self._failure = self._failure or cut(self.peer, "aborted by this side")
         self._drop_received()
         self._end(reset=True)
@@ -458,9 +489,9 @@ class _Watch:
     """Inspects all streams of an event loop that have bytes in flight, with one timer."""
 
     def __init__(self) -> None:
-        self._streams: set[_TcpStream] = set()
+        self._streams: set[ByteStream] = set()
 
-    def add(self, stream: _TcpStream) -> None:
+    def add(self, stream: ByteStream) -> None:
         if not self._streams:
             asyncio.get_running_loop().call_later(base.LOOK_SECONDS, self._look)
         self._streams.add(stream)
@@ -474,7 +505,7 @@ class _Watch:
 _watches: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Watch] = weakref.WeakKeyDictionary()
 
 
-def _watch(stream: _TcpStream) -> None:
+def _watch(stream: ByteStream) -> None:
     """Inspect a stream from now on, while it has bytes in flight."""
     _watches.setdefault(asyncio.get_running_loop(), _Watch()).add(stream)
 
@@ -483,34 +514,40 @@ def _watch(stream: _TcpStream) -> None:
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
-class _TcpListener:
-    """The bound sockets, and a task for each connection."""
+Handler = Callable[[ByteStream], Awaitable[None]]
+"""Serves one accepted stream. The stream is closed when the handler returns, and aborted when it is cancelled."""
+
+
+class Listener:
+    """A bound address at which peers connect: its sockets, and a task for each connection."""
 
     def __init__(
         self, handler: Handler, tls: ssl.SSLContext | None, handshake_timeout: float, address: tuple[str, int]
     ) -> None:
         self.address = address
+        """The bound host and port; port 0 is replaced by the port that the system chose."""
         self.servers: list[asyncio.Server] = []
         self._handler = handler
         self._tls = tls
         self._handshake_timeout = handshake_timeout
         self._tasks = BackgroundTasks()
 
-    def accept(self) -> _TcpStream:
-        return _TcpStream(on_connected=self._start)
+    def accept(self) -> ByteStream:
+        return ByteStream(on_connected=self._start)
 
     async def close(self, wait_seconds: float = 5.0) -> None:
+        """Stop accepting, then wait up to ``wait_seconds`` for the handlers; they are not cancelled."""
         for server in self.servers:
             server.close()
         # A handler may close its own listener; its task cannot wait for itself.
         await self._tasks.wait(wait_seconds)
 
-    def _start(self, stream: _TcpStream) -> None:
+    def _start(self, stream: ByteStream) -> None:
         if self._tls:
             stream.pause()
         self._tasks.start(self._run(stream))
 
-    async def _run(self, stream: _TcpStream) -> None:
+    async def _run(self, stream: ByteStream) -> None:
         if self._tls and not await self._secured(stream, self._tls):
             return
         try:
@@ -524,7 +561,7 @@ class _TcpListener:
             _log.exception("serving %s failed; its connection is closed", stream.peer)
         await stream.close()
 
-    async def _secured(self, stream: _TcpStream, tls: ssl.SSLContext) -> bool:
+    async def _secured(self, stream: ByteStream, tls: ssl.SSLContext) -> bool:
         try:
             await stream.secure(tls, self._handshake_timeout)
         except OSError as error:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.protocol.strategies import steady, u64
 from wallaroo_spark.errors import LocalProtocolError, RemoteProtocolError
-from wallaroo_spark.protocol import Fault
+from wallaroo_spark.protocol import Fault, frame_name
 from wallaroo_spark.protocol.sinks.messages import (
     CONTROL_ROWS,
     ListUncommitted,
@@ -19,7 +19,6 @@ from wallaroo_spark.protocol.sinks.messages import (
     ReplyUncommitted,
     SinkMessage,
     WorkersLeft,
-    control_name,
     decode_control,
     encode_control,
 )
@@ -61,7 +60,7 @@ def test_the_vectors_hold_both_ways(message: SinkMessage, text: str) -> None:
 
 
 def test_the_vectors_have_every_message() -> None:
-    assert {control_name(message) for message, _ in VECTORS} == {row.name for row in CONTROL_ROWS}
+    assert {frame_name(type(message)) for message, _ in VECTORS} == {frame_name(row.frame) for row in CONTROL_ROWS}
     assert [row.tag for row in CONTROL_ROWS] == list(range(201, 207))
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from wallaroo_spark.errors import LocalProtocolError, RemoteProtocolError
+from wallaroo_spark.protocol.codecs import frame_name
 from wallaroo_spark.protocol.faults import Fault, broken
 from wallaroo_spark.protocol.frames import Error, Frame, Message
 from wallaroo_spark.protocol.framing import Finder, FrameBuffer, MessageRun, RawFrame
-from wallaroo_spark.protocol.revisions import REVISIONS, Revision, frame_name
+from wallaroo_spark.protocol.revisions import REVISIONS, Revision
 from wallaroo_spark.protocol.sessions.states import SESSION, Role, SessionState, StreamEvent
 from wallaroo_spark.protocol.sessions.streams import CreditWindow, SessionStreams
 

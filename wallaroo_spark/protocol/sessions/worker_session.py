@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from wallaroo_spark.errors import RemoteProtocolError
-from wallaroo_spark.protocol import codecs, frames
+from wallaroo_spark.protocol import frames
 from wallaroo_spark.protocol.faults import Fault, broken
 from wallaroo_spark.protocol.framing import Finder, MessageRun, RawFrame
 from wallaroo_spark.protocol.revisions import RECOGNITION_BYTES, Revision, recognise
@@ -110,13 +110,14 @@ def read_hello(revision: Revision, body: bytes, version: str, cookie_problem: Ca
     Raises :class:`RemoteProtocolError`.
     """
 
-    def check(given: str | None, cookie: bytes | None) -> None:
-        if given is not None and given != version:
-            raise broken(Fault.WRONG_VERSION, f"version {given[:64]!r} is not spoken here; {version!r} is")
-        if cookie is not None and (problem := cookie_problem(cookie)):
-            raise broken(Fault.WRONG_COOKIE, problem)
-
-    hello = codecs.decode_hello(frames.Reader(body, revision.byte_order, "HELLO"), check)
+    read = frames.Reader(body, revision.byte_order, "HELLO")
+    given = read.short_text("the version")
+    if given != version:
+        raise broken(Fault.WRONG_VERSION, f"version {given[:64]!r} is not spoken here; {version!r} is")
+    if problem := cookie_problem(read.short_bytes("the cookie")):
+        raise broken(Fault.WRONG_COOKIE, problem)
+    hello = revision.decode(revision.by_frame[frames.Hello].tag, body)
+    assert isinstance(hello, frames.Hello)
     size = len(hello.instance.encode("utf-8"))
     if not 0 < size <= MAX_INSTANCE_BYTES:
         raise broken(Fault.BAD_INSTANCE, f"the instance name has {size} bytes; it has 1 to {MAX_INSTANCE_BYTES}")

@@ -9,12 +9,13 @@ Source: ``docs/protocol.md#sinks``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 from wallaroo_spark.protocol import frames
+from wallaroo_spark.protocol.codecs import Codec, Field, boolean, field, frame_name
 from wallaroo_spark.protocol.faults import Fault, broken
 from wallaroo_spark.protocol.sessions.states import SessionState
 
@@ -95,31 +96,11 @@ class WorkersLeft:
 SinkMessage = ListUncommitted | ReplyUncommitted | Phase1 | Reply | Phase2 | WorkersLeft
 
 
-class _Field(NamedTuple):
-    """A field on the wire."""
-
-    read: Callable[[frames.Reader], Any]
-    write: Callable[[frames.Writer, Any], Any]
-
-
-class _Row(NamedTuple):
-    """One row of the table of control messages."""
-
-    tag: int
-    """First byte of the payload."""
-    name: str
-    """Name of the message in the protocol."""
-    message: type[Any]
-    fields: tuple[_Field, ...]
-    """The fields behind the tag, in the order of the message's own."""
-
-
 def encode_control(message: SinkMessage) -> bytes:
     """Encode the payload. Raises :class:`LocalProtocolError` for a value that does not fit its field."""
     row = _BY_TYPE[type(message)]
     write = frames.Writer(_ORDER).u8(row.tag)
-    for name, field in zip(row.message.__match_args__, row.fields, strict=True):
-        field.write(write, getattr(message, name))
+    row.encode(write, message)
     return write.done()
 
 
@@ -130,15 +111,8 @@ def decode_control(payload: bytes) -> SinkMessage:
     row = _BY_TAG.get(payload[0])
     if row is None:
         raise broken(Fault.UNKNOWN_TAG, f"tag {payload[0]} is not a message of the control stream")
-    read = frames.Reader(payload[1:], _ORDER, row.name)
-    message: SinkMessage = row.message(*(field.read(read) for field in row.fields))
-    read.finish()
+    message: SinkMessage = row.decode(frames.Reader(payload[1:], _ORDER, frame_name(row.frame)))
     return message
-
-
-def control_name(message: SinkMessage) -> str:
-    """The message's name in the protocol, for example ``PHASE1``."""
-    return _BY_TYPE[type(message)].name
 
 
 def _read_count(read: frames.Reader, least_bytes: int, things: str) -> range:
@@ -149,13 +123,13 @@ def _read_count(read: frames.Reader, least_bytes: int, things: str) -> range:
     return range(count)
 
 
-def _texts(name: str) -> _Field:
+def _texts(name: str) -> Field:
     def write(writer: frames.Writer, texts: tuple[str, ...]) -> None:
         writer.u32(len(texts), "the count")
         for text in texts:
             writer.short_text(text, name)
 
-    return _Field(lambda read: tuple(read.short_text(name) for _ in _read_count(read, 2, f"of {name}")), write)
+    return Field(lambda read: tuple(read.short_text(name) for _ in _read_count(read, 2, f"of {name}")), write)
 
 
 def _read_ranges(read: frames.Reader) -> tuple[Range, ...]:
@@ -169,32 +143,23 @@ def _write_ranges(write: frames.Writer, ranges: tuple[Range, ...]) -> None:
         write.u64(stream_id, "a stream id").u64(start, "a start").u64(end, "an end")
 
 
-def _read_commit(read: frames.Reader) -> bool:
-    commit = read.u8("the commit byte")
-    if commit > 1:
-        raise broken(Fault.WRONG_STATE, f"the commit byte is {commit}; it is 0 or 1")
-    return bool(commit)
-
-
-_REQUEST = _Field(lambda read: read.u64("the request"), lambda write, number: write.u64(number, "the request"))
-_TRANSACTION = _Field(
-    lambda read: read.short_text("the transaction"), lambda write, text: write.short_text(text, "the transaction")
-)
-_RANGES = _Field(_read_ranges, _write_ranges)
-_COMMIT = _Field(_read_commit, lambda write, commit: write.u8(int(commit)))
+_REQUEST = field("u64", "the request")
+_TRANSACTION = field("short_text", "the transaction")
+_RANGES = Field(_read_ranges, _write_ranges)
+_COMMIT = boolean("the commit byte", "the commit byte")
 
 CONTROL_ROWS = (
-    _Row(201, "LIST_UNCOMMITTED", ListUncommitted, (_REQUEST,)),
-    _Row(202, "REPLY_UNCOMMITTED", ReplyUncommitted, (_REQUEST, _texts("a transaction"))),
-    _Row(203, "PHASE1", Phase1, (_TRANSACTION, _RANGES)),
-    _Row(204, "REPLY", Reply, (_TRANSACTION, _COMMIT)),
-    _Row(205, "PHASE2", Phase2, (_TRANSACTION, _COMMIT)),
-    _Row(206, "WORKERS_LEFT", WorkersLeft, (_REQUEST, _texts("a worker"))),
+    Codec(201, ListUncommitted, (_REQUEST,)),
+    Codec(202, ReplyUncommitted, (_REQUEST, _texts("a transaction"))),
+    Codec(203, Phase1, (_TRANSACTION, _RANGES)),
+    Codec(204, Reply, (_TRANSACTION, _COMMIT)),
+    Codec(205, Phase2, (_TRANSACTION, _COMMIT)),
+    Codec(206, WorkersLeft, (_REQUEST, _texts("a worker"))),
 )
-"""The table of control messages: tag, name, type and fields."""
+"""The table of control messages."""
 
-_BY_TAG: Mapping[int, _Row] = {row.tag: row for row in CONTROL_ROWS}
-_BY_TYPE: Mapping[type[Any], _Row] = {row.message: row for row in CONTROL_ROWS}
+_BY_TAG: Mapping[int, Codec] = {row.tag: row for row in CONTROL_ROWS}
+_BY_TYPE: Mapping[type[Any], Codec] = {row.frame: row for row in CONTROL_ROWS}
 
 
 class Side(StrEnum):

@@ -17,9 +17,10 @@ from typing import Any
 
 from wallaroo_spark.errors import LocalProtocolError, RemoteProtocolError
 from wallaroo_spark.protocol import frames
+from wallaroo_spark.protocol.codecs import frame_name
 from wallaroo_spark.protocol.faults import Fault, broken
 from wallaroo_spark.protocol.framing import LENGTH_BYTES, FrameBuffer, MessageRun, RawFrame
-from wallaroo_spark.protocol.revisions import RECOGNITION_BYTES, V3, frame_name, recognise
+from wallaroo_spark.protocol.revisions import RECOGNITION_BYTES, V3, recognise
 from wallaroo_spark.protocol.runs import encode_run, encode_single
 from wallaroo_spark.protocol.sessions.states import SessionState
 from wallaroo_spark.protocol.sessions.worker_session import difference, read_hello
@@ -88,7 +89,7 @@ class SinkSession:
         """Send a message of the control stream. Raises :class:`LocalProtocolError`."""
         if type(message) not in _SAYS[self.side]:
             raise LocalProtocolError(
-                f"{messages.control_name(message)} is not a message that a {self.side} sends", code="wrong-side"
+                f"{frame_name(type(message))} is not a message that a {self.side} sends", code="wrong-side"
             )
         self._apply_control(message, LocalProtocolError)
         self._move(frames.Message)
@@ -139,9 +140,7 @@ class SinkSession:
     def _control_received(self, payload: bytes) -> messages.SinkMessage:
         message = messages.decode_control(payload)
         if type(message) not in _SAYS[self.peer]:
-            raise broken(
-                Fault.WRONG_SIDE, f"{messages.control_name(message)} is not a message that a {self.peer} sends"
-            )
+            raise broken(Fault.WRONG_SIDE, f"{frame_name(type(message))} is not a message that a {self.peer} sends")
         self._apply_control(message, RemoteProtocolError)
         return message
 
