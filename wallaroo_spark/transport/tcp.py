@@ -196,6 +196,7 @@ class ByteStream(asyncio.BufferedProtocol):
     # Called by asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection is made, or has changed to TLS."""
         self._transport = transport
         self._tls = transport.get_extra_info("ssl_object") is not None
         self.certificate_names = names_in(transport.get_extra_info("peercert"))
@@ -209,9 +210,11 @@ class ByteStream(asyncio.BufferedProtocol):
             callback(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
+        """The buffer of the next receive call."""
         return _received()
 
     def buffer_updated(self, nbytes: int) -> None:
+        """Bytes were received."""
         if self._closing:
             return
         data = bytes(_received()[:nbytes])
@@ -227,6 +230,7 @@ class ByteStream(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def eof_received(self) -> bool:
+        """The peer has ended its side. Returns whether this side stays open."""
         if self._tls and not self._closing and not received_close_notify(self._transport.get_extra_info("ssl_object")):
             detail = "the peer ended without a TLS close_notify; it may have refused our certificate"
             self._failure = self._failure or cut(self.peer, detail)
@@ -236,6 +240,7 @@ class ByteStream(asyncio.BufferedProtocol):
         return not self._tls
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """The connection has ended, with an error if it was cut."""
         if exc is not None or not (self._ended or self._closing):
             detail = describe(exc) if exc else "the connection ended without a close"
             self._failure = self._failure or cut(self.peer, detail)
@@ -243,9 +248,11 @@ class ByteStream(asyncio.BufferedProtocol):
         self._wake()
 
     def pause_writing(self) -> None:
+        """The high-water mark is reached."""
         self._writable = False
 
     def resume_writing(self) -> None:
+        """The queued bytes are below the mark again."""
         self._writable = True
         self._wake()
 
@@ -533,6 +540,7 @@ class Listener:
         self._tasks = BackgroundTasks()
 
     def accept(self) -> ByteStream:
+        """A peer has connected: make its stream."""
         return ByteStream(on_connected=self._start)
 
     async def close(self, wait_seconds: float = 5.0) -> None:
