@@ -139,6 +139,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "streams",
         "worker.buffer",
         "runtime.job_errors",
+        "runtime.long_jobs",
     ),
     "cli": (
         "codes",

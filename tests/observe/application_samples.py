@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from wallaroo_spark.observe.application import ApplicationStatus, GatewayStatus
-from wallaroo_spark.observe.gauges import GaugeSum, PipelineShape, Shapes, StageShape, snapshot
+from wallaroo_spark.observe.application import ApplicationStatus, GatewayStatus, PipelineStatus, StageStatus
+from wallaroo_spark.observe.gauges import GaugeSum, Shapes, snapshot
 from wallaroo_spark.observe.receiver import QueryStatus
 
 NOW = 1_700_000_000.0
-FULFIL = PipelineShape(
+FULFIL = PipelineStatus(
     "shop/fulfil",
     "shop/orders",
     50,
-    (
-        StageShape("charge", (), False),
-        StageShape("reserve", (), True),
-        StageShape("ship", ("charge", "reserve"), False),
+    stages=(
+        StageStatus("charge", (), False),
+        StageStatus("reserve", (), True),
+        StageStatus("ship", ("charge", "reserve"), False),
     ),
 )
 SHAPES = Shapes(3, {"shop/orders": 2, "shop/shipments": 1}, (FULFIL,))

@@ -8,7 +8,6 @@ import math
 from wallaroo_spark.observe.causes import with_causes
 from wallaroo_spark.observe.receiver import (
     Cause,
-    Death,
     InstanceStatus,
     QueryStatus,
     ReceiverStatus,
@@ -17,6 +16,7 @@ from wallaroo_spark.observe.receiver import (
     StreamStatus,
     Totals,
 )
+from wallaroo_spark.runtime.long_jobs import Death
 
 BUDGET = 256 << 20
 

@@ -10,7 +10,8 @@ import pytest
 from tests.conftest import ROOT
 from tests.observe.snapshots import NOW, instance, receiver, slot, stream
 from wallaroo_spark.observe.causes import CODES, HEALTHY, LONG_SECONDS, with_causes
-from wallaroo_spark.observe.receiver import Death, QueryStatus, ReadStatus, ReceiverStatus, Refusal, Totals
+from wallaroo_spark.observe.receiver import QueryStatus, ReadStatus, ReceiverStatus, Refusal, Totals
+from wallaroo_spark.runtime.long_jobs import Death
 
 PAGE = ROOT / "docs" / "status.md"
 RUNNING = QueryStatus("running", committed_batch=40, committed_at=NOW - 5)

@@ -14,13 +14,13 @@ from wallaroo_spark.observe.collect import (
     KNOCK_SECONDS,
     Collector,
     DriverReport,
-    JobReport,
     Question,
     ReceiverFacts,
     RegistryCollector,
 )
-from wallaroo_spark.observe.receiver import Death, QueryStatus, ReceiverStatus
+from wallaroo_spark.observe.receiver import QueryStatus, ReceiverStatus
 from wallaroo_spark.registry import NO_QUERY, Lease
+from wallaroo_spark.runtime.long_jobs import Death, JobRecord
 
 Answer = dict[str, Any] | Exception
 SILENT = TransportError("it is silent", reason="timeout")
@@ -63,7 +63,7 @@ def clients(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collect, "_accepts", lambda address: True)
 
 
-def facts(*leases: tuple[Lease, bool], jobs: tuple[JobReport, ...] = (), **fields: Any) -> ReceiverFacts:
+def facts(*leases: tuple[Lease, bool], jobs: tuple[JobRecord, ...] = (), **fields: Any) -> ReceiverFacts:
     report = DriverReport(time.time(), QueryStatus("running"), jobs)
     known: dict[str, Any] = {"driver": "driver", "query": "a query", "report": report, **fields}
     return ReceiverFacts("orders", max(1, len(leases)), {one.slot: (one, live) for one, live in leases}, **known)
@@ -75,9 +75,9 @@ def status(known: ReceiverFacts, *answers: Answer) -> ReceiverStatus:
         return collector.status(known, Question())
 
 
-def died() -> JobReport:
+def died() -> JobRecord:
     """The job of a slot whose worker has just died."""
-    return JobReport(0, True, 1, 1, 1, (Death(time.time(), 1, "it was killed"),), "it was killed")
+    return JobRecord(0, True, 1, 1, 1, (Death(time.time(), 1, "it was killed"),), "it was killed")
 
 
 @pytest.mark.parametrize(
@@ -90,12 +90,12 @@ def died() -> JobReport:
         (lambda: facts((lease(0), True)), SILENT, "frozen"),
         (lambda: facts((lease(0), True)), REFUSED, "unreachable"),
         (lambda: facts((lease(0), False)), REFUSED, "lost"),
-        (lambda: facts((lease(0), True), jobs=(JobReport(0, True, 2, 2),)), REFUSED, "lost"),
-        (lambda: facts((lease(0), True), jobs=(JobReport(0, False, 1, 1),)), REFUSED, "lost"),
+        (lambda: facts((lease(0), True), jobs=(JobRecord(0, True, 2, 2),)), REFUSED, "lost"),
+        (lambda: facts((lease(0), True), jobs=(JobRecord(0, False, 1, 1),)), REFUSED, "lost"),
         (facts, worker(), "vacant"),
-        (lambda: facts(jobs=(JobReport(0, True, 1, 1),)), worker(), "starting"),
-        (lambda: facts(jobs=(JobReport(0, False, 1, 1),)), worker(), "starting"),
-        (lambda: facts(jobs=(JobReport(0, False, 1, 1, last_error="no more contexts"),)), worker(), "lost"),
+        (lambda: facts(jobs=(JobRecord(0, True, 1, 1),)), worker(), "starting"),
+        (lambda: facts(jobs=(JobRecord(0, False, 1, 1),)), worker(), "starting"),
+        (lambda: facts(jobs=(JobRecord(0, False, 1, 1, last_error="no more contexts"),)), worker(), "lost"),
         (lambda: facts(jobs=(died(),)), worker(), "lost"),
         (lambda: facts((lease(0), True)), RuntimeError("a defect"), "unreachable"),
     ],

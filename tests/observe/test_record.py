@@ -16,7 +16,7 @@ from tests.observe import fakes
 from wallaroo_spark.observe import record as run_record
 from wallaroo_spark.observe.faces.page import MOST_ROWS, PageQuery, document
 from wallaroo_spark.observe.faces.report import report_html
-from wallaroo_spark.observe.receiver import Death, ReceiverStatus, Refusal
+from wallaroo_spark.observe.receiver import ReceiverStatus, Refusal
 from wallaroo_spark.observe.record import (
     BATCHES,
     EVENTS,
@@ -27,6 +27,7 @@ from wallaroo_spark.observe.record import (
     RunRecord,
     ThinningSeries,
 )
+from wallaroo_spark.runtime.long_jobs import Death
 
 START = 1_700_000_000.0
 HOSTILE = "<script>alert(1)</script>\"'&\x1b[2J\u202e"

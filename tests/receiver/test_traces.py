@@ -12,7 +12,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from tests.worker.bench import NOON
 from wallaroo_spark.errors import ConfigurationError, TransportError
+from wallaroo_spark.inner.client import WorkerClient
 from wallaroo_spark.receiver import traces
+from wallaroo_spark.registry import Lease
 
 
 @pytest.fixture
@@ -24,7 +26,12 @@ def exported(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     return exporter
 
 
-class Worker:
+def lease(generation: int) -> Lease:
+    """A lease of the slot."""
+    return Lease(0, 1, generation, "holder", "h:1", "h:2")
+
+
+class Worker(WorkerClient):
     """A worker with finished samples."""
 
     def __init__(self) -> None:
@@ -46,7 +53,7 @@ class Worker:
 def test_the_spans_of_a_message_have_its_times_and_its_batch(exported: InMemorySpanExporter) -> None:
     worker = Worker()
     worker.add()
-    tracer = traces.Tracer("orders", lambda: {0: (1, worker)})
+    tracer = traces.Tracer("orders", lambda: {0: (lease(1), worker)})
     tracer.ask()
     tracer.ask()
 
@@ -72,7 +79,7 @@ def test_the_spans_of_a_message_have_its_times_and_its_batch(exported: InMemoryS
 def test_a_step_that_was_not_timed_has_no_span(exported: InMemorySpanExporter) -> None:
     worker = Worker()
     worker.add(planned_at=0, read_at=0)
-    traces.Tracer("orders", lambda: {0: (1, worker)}).ask()
+    traces.Tracer("orders", lambda: {0: (lease(1), worker)}).ask()
 
     assert [span.name for span in exported.get_finished_spans()] == ["wallaroo.acknowledge", "wallaroo.message"]
 
@@ -81,10 +88,10 @@ def test_a_new_worker_of_a_slot_is_asked_from_the_start_and_a_silent_one_again(e
     first, second = Worker(), Worker()
     first.add()
     second.add()
-    serving = {0: (1, first)}
+    serving = {0: (lease(1), first)}
     tracer = traces.Tracer("orders", lambda: serving)
     tracer.ask()
-    serving = {0: (2, second)}
+    serving = {0: (lease(2), second)}
     second.silent = True
     tracer.ask()
     second.silent = False

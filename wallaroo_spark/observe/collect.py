@@ -10,17 +10,16 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from wallaroo_spark.errors import RegistryError, TransportError
 from wallaroo_spark.inner.client import Trust, WorkerClient
 from wallaroo_spark.observe.causes import with_causes
 from wallaroo_spark.observe.faces.as_json import SCHEMA, record_from_json, record_to_json
 from wallaroo_spark.observe.receiver import (
-    Death,
     InstanceStatus,
     QueryStatus,
     ReceiverStatus,
@@ -29,30 +28,12 @@ from wallaroo_spark.observe.receiver import (
     Totals,
 )
 from wallaroo_spark.registry import NO_QUERY, QUERY_STARTS, Lease, Registry, state_served
+from wallaroo_spark.runtime.long_jobs import JobRecord
 
 DEATHS_IN_ALL = 100
 """Maximum number of deaths in one report. A choice: with their errors some 50 KiB."""
 ERROR_LENGTH = 500
 """Characters of a job's last error. A choice that bounds the report."""
-
-
-@dataclass(frozen=True)
-class JobReport:
-    """The Spark job of one slot."""
-
-    slot: int
-    running: bool = False
-    """Whether Spark runs the job now."""
-    submission: int = 0
-    """The registry's number of the last submission."""
-    submissions: int = 0
-    """How many times the job was submitted."""
-    died: int = 0
-    """Number of times that it ended without a request."""
-    deaths: tuple[Death, ...] = ()
-    """The last of these ends, the oldest first."""
-    last_error: str = ""
-    """Its last error; empty when there was none."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +43,7 @@ class DriverReport:
     at: float
     """When it was made, on the driver's clock, in seconds since 1970 UTC."""
     query: QueryStatus = field(default_factory=QueryStatus)
-    jobs: tuple[JobReport, ...] = ()
+    jobs: tuple[JobRecord, ...] = ()
     """The jobs of the slots."""
     lag_rows: int | None = None
     """Held rows behind the last planned offset, by Spark's last report on the query."""
@@ -78,28 +59,6 @@ class DriverReport:
         return json.dumps({"schema": SCHEMA, **record_to_json(_bounded(self))})
 
 
-class JobState(Protocol):
-    """The state of a slot's job; see ``wallaroo_spark.runtime.long_jobs.JobRecord``."""
-
-    number: int
-    running: bool
-    submission: int
-    submissions: int
-    died: int
-    last_error: str
-
-    @property
-    def deaths(self) -> Iterable[Any]:
-        """The last deaths, each with ``at``, ``submission`` and ``error``."""
-
-
-def job_report(job: JobState) -> JobReport:
-    """The report on one job."""
-    deaths = tuple(Death(death.at, death.submission, death.error) for death in job.deaths)
-    error = job.last_error[:ERROR_LENGTH]
-    return JobReport(job.number, job.running, job.submission, job.submissions, job.died, deaths, error)
-
-
 def report_of(text: str | None) -> DriverReport | None:
     """The report in a text from the registry; None for no text, and for one that another release has written."""
     if text is None:
@@ -113,15 +72,12 @@ def report_of(text: str | None) -> DriverReport | None:
 
 def _bounded(report: DriverReport) -> DriverReport:
     """The report with only the newest deaths, when there are very many."""
-    every = sorted((death.at for job in report.jobs for death in job.deaths), reverse=True)
-    if len(every) <= DEATHS_IN_ALL:
-        return report
-    return dataclasses.replace(report, jobs=tuple(_since(report.jobs, every[DEATHS_IN_ALL - 1])))
-
-
-def _since(jobs: Iterable[JobReport], at: float) -> Iterable[JobReport]:
-    for job in jobs:
-        yield dataclasses.replace(job, deaths=tuple(death for death in job.deaths if death.at >= at))
+    newest = sorted((death.at for job in report.jobs for death in job.deaths), reverse=True)[:DEATHS_IN_ALL]
+    jobs = (
+        dataclasses.replace(job, deaths=tuple(death for death in job.deaths if death.at >= newest[-1]))
+        for job in report.jobs
+    )
+    return dataclasses.replace(report, jobs=tuple(jobs))
 
 
 ANSWER_SECONDS = 5.0
@@ -373,7 +329,7 @@ def _put_together(
 
 
 def _slot(
-    number: int, facts: ReceiverFacts, job: JobReport | None, answer: dict[str, Any] | TransportError | None, now: float
+    number: int, facts: ReceiverFacts, job: JobRecord | None, answer: dict[str, Any] | TransportError | None, now: float
 ) -> SlotStatus:
     lease, live = facts.leases.get(number, (None, False))
     known = SlotStatus(number, _unanswered(lease, live, job, answer, now))
@@ -403,7 +359,7 @@ def _slot(
 def _unanswered(
     lease: Lease | None,
     live: bool,
-    job: JobReport | None,
+    job: JobRecord | None,
     answer: dict[str, Any] | TransportError | None,
     now: float,
 ) -> str:

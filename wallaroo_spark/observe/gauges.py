@@ -142,37 +142,14 @@ def _failing_as(worst: StageStatus, stage: StageStatus) -> StageStatus:
 
 
 @dataclass(frozen=True)
-class StageShape:
-    """A declared stage."""
-
-    stage: str
-    after: tuple[str, ...]
-    """Stages that it waits for."""
-    in_spark: bool
-    """Whether it is a function that runs in Spark."""
-
-
-@dataclass(frozen=True)
-class PipelineShape:
-    """A declared pipeline."""
-
-    pipeline: str
-    """Its path."""
-    input: str
-    """Its input stream."""
-    most: int
-    """Its ``maxParallel``."""
-    stages: tuple[StageShape, ...]
-
-
-@dataclass(frozen=True)
 class Shapes:
-    """The shapes of a version of the schema."""
+    """The declared objects of a version of the schema."""
 
     version: int = 0
     streams: Mapping[str, int] = field(default_factory=dict)
     """Path of a stream → number of its partitions."""
-    pipelines: tuple[PipelineShape, ...] = ()
+    pipelines: tuple[PipelineStatus, ...] = ()
+    """The pipelines and their stages, without figures."""
 
     @property
     def keys(self) -> list[tuple[str, int]]:
@@ -226,7 +203,7 @@ def _age(time: float, since: float | None) -> float | None:
 
 
 def _pipeline(
-    time: float, gauges: GaugeSum, shapes: Shapes, shape: PipelineShape, oldest: Mapping[str, float]
+    time: float, gauges: GaugeSum, shapes: Shapes, shape: PipelineStatus, oldest: Mapping[str, float]
 ) -> PipelineStatus:
     keys = (f"{shape.input}/{number}" for number in range(shapes.streams.get(shape.input, 0)))
     found = [
@@ -240,10 +217,8 @@ def _pipeline(
     for one in (one for pipeline in found for one in pipeline.stages):
         stages.setdefault(one.stage, []).append(one)
     failed = max((one for one in found if one.failed_at), key=lambda one: one.failed_at or 0.0, default=None)
-    return PipelineStatus(
-        shape.pipeline,
-        shape.input,
-        shape.most,
+    return dataclasses.replace(
+        shape,
         **_sums(PipelineStatus, found),
         done_at=max((one.done_at for one in found if one.done_at), default=None),
         failed_at=failed.failed_at if failed else None,
@@ -255,14 +230,12 @@ def _pipeline(
     )
 
 
-def _stage(time: float, shape: StageShape, found: Sequence[StageStatus], oldest: float | None) -> StageStatus:
+def _stage(time: float, shape: StageStatus, found: Sequence[StageStatus], oldest: float | None) -> StageStatus:
     since = min((one.unserved_since for one in found if one.unserved_since is not None), default=None)
     failing = [one for one in found if one.failing_since is not None]
-    worst = min(failing, key=lambda one: one.failing_since or 0.0, default=StageStatus(shape.stage))
-    stage = StageStatus(
-        shape.stage,
-        shape.after,
-        shape.in_spark,
+    worst = min(failing, key=lambda one: one.failing_since or 0.0, default=shape)
+    stage = dataclasses.replace(
+        shape,
         **_sums(StageStatus, found),
         failing=_age(time, worst.failing_since),
         oldest=oldest,

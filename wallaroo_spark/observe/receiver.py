@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from wallaroo_spark.observe.figures import figure
 from wallaroo_spark.references import Reference
+from wallaroo_spark.runtime.long_jobs import Death
 
 
 @dataclass(frozen=True)
@@ -27,18 +28,6 @@ class Cause:
     """Whether everything works as it should; waiting for a connector's data, for example, is healthy."""
     cure: str = ""
     """The way out; empty when nothing has to be done."""
-
-
-@dataclass(frozen=True)
-class Death:
-    """One end of a worker's Spark job without a request."""
-
-    at: float
-    """Time of the end."""
-    submission: int
-    """Number of submissions of the job up to that time, from 1."""
-    error: str
-    """The short text of its error."""
 
 
 @dataclass(frozen=True)

@@ -28,12 +28,12 @@ from wallaroo_spark.errors import (
 from wallaroo_spark.inner.client import Trust, WorkerClient, fleet_keys, status_token, tap_token
 from wallaroo_spark.observe.collect import (
     ANSWER_SECONDS,
+    ERROR_LENGTH,
     MOST,
     Collector,
     DriverReport,
     Question,
     ReceiverFacts,
-    job_report,
 )
 from wallaroo_spark.observe.counters import BatchTimes
 from wallaroo_spark.observe.faces.frames import metrics_frame, streams_frame
@@ -55,7 +55,7 @@ from wallaroo_spark.options import Options, public_name, resolve_secret
 from wallaroo_spark.receiver import checks, writers
 from wallaroo_spark.receiver.announcer import Announcer
 from wallaroo_spark.receiver.query import FedQuery, start_query
-from wallaroo_spark.receiver.traces import TracedWorker, Tracer
+from wallaroo_spark.receiver.traces import Tracer
 from wallaroo_spark.receiver.traces import require as require_traces
 from wallaroo_spark.registry import Registry
 from wallaroo_spark.runtime import spark_checks
@@ -264,7 +264,8 @@ class Receiver(DriverHandle):
 
     def _report(self) -> DriverReport:
         """The facts that only the driver knows."""
-        fleet, announcer, watcher = self._jobs, self._announcer, self._fed.watcher
+        jobs = self._jobs.records if self._jobs else ()
+        announcer, watcher = self._announcer, self._fed.watcher
         last = announcer.last_commit if announcer else None
         committed = last.batch if last is not None and last.batch >= 0 else None
         planned = watcher.last.planned if watcher is not None and watcher.last is not None else None
@@ -274,7 +275,7 @@ class Receiver(DriverHandle):
         return DriverReport(
             time.time(),
             query,
-            tuple(job_report(record) for record in fleet.records) if fleet else (),
+            tuple(dataclasses.replace(job, last_error=job.last_error[:ERROR_LENGTH]) for job in jobs),
             rows,
             size,
             announcer.error if announcer else "",
@@ -346,11 +347,6 @@ class Receiver(DriverHandle):
         tracer, self._tracer = self._tracer, None
         if tracer is not None:
             tracer.stop()
-
-    def _traced_workers(self) -> dict[int, tuple[int, TracedWorker]]:
-        announcer = self._announcer
-        workers = announcer.workers() if announcer else {}
-        return {slot: (lease.generation, client) for slot, (lease, client) in workers.items()}
 
     def _stop_page(self) -> None:
         page, self._page = self._page, None
@@ -426,7 +422,7 @@ class Receiver(DriverHandle):
         self._await_jobs()
         self._announcer.find_workers()
         if self.options.trace_sample:
-            self._tracer = Tracer(self.name, self._traced_workers)
+            self._tracer = Tracer(self.name, self._announcer.workers)
             self._tracer.start()
         if trust is not None:
             self._verify_workers(self._announcer)

@@ -10,10 +10,12 @@ import importlib.util
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from wallaroo_spark.errors import ConfigurationError, TransportError, one_line
 from wallaroo_spark.extras import command
+from wallaroo_spark.inner.client import WorkerClient
+from wallaroo_spark.registry import Lease
 
 log = one_line(logging.getLogger("wallaroo_spark.receiver"))
 
@@ -31,15 +33,8 @@ STEPS = (
 """The spans within ``wallaroo.message``: each with the names of the times at which it begins and ends."""
 
 
-class TracedWorker(Protocol):
-    """The part of a worker's client that is needed here; see ``wallaroo_spark.inner.client.WorkerClient``."""
-
-    def traced(self, after: int) -> list[dict[str, Any]]:
-        """The followed messages behind a serial number."""
-
-
-Workers = Callable[[], Mapping[int, tuple[int, TracedWorker]]]
-"""The workers by slot, each with the generation of its lease."""
+Workers = Callable[[], Mapping[int, tuple[Lease, WorkerClient]]]
+"""The workers by slot, each with its lease."""
 
 
 def require(every: int) -> None:
@@ -115,10 +110,9 @@ class Tracer:
 
     def ask(self) -> None:
         """Ask all workers once. A worker that does not answer is asked again the next time."""
-        workers = self._workers()
-        current = {(slot, generation) for slot, (generation, _) in workers.items()}
-        self._last = {known: serial for known, serial in self._last.items() if known in current}
-        for slot, (generation, worker) in workers.items():
+        workers = {(slot, lease.generation): client for slot, (lease, client) in self._workers().items()}
+        self._last = {known: serial for known, serial in self._last.items() if known in workers}
+        for (slot, generation), worker in workers.items():
             try:
                 samples = worker.traced(self._last.get((slot, generation), 0))
             except TransportError as error:

@@ -13,9 +13,10 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from wallaroo_spark.errors import RegistryError, one_line
+from wallaroo_spark.registry import Lease
 from wallaroo_spark.runtime.job_errors import in_short, is_permanent
 
 if TYPE_CHECKING:
@@ -50,13 +51,13 @@ ERROR_LENGTH = 300
 
 
 @dataclass(frozen=True)
-class JobDeath:
-    """The end of a job, or of one attempt of its task, that its owner did not request."""
+class Death:
+    """One end of a job, or of one attempt of its task, that its owner did not request."""
 
     at: float
     """Time of the end, in seconds since 1970 UTC."""
     submission: int
-    """Number of submissions of the job up to that time."""
+    """Number of submissions of the job up to that time, from 1."""
     error: str
     """The short text of its error; empty when it ended without one."""
 
@@ -65,40 +66,28 @@ class JobDeath:
 class JobRecord:
     """The state of one job, as its owner reports it."""
 
-    number: int
-    """The slot or partition that the job serves."""
-    submissions: int = 0
-    """Number of submissions of the job, including the first."""
-    submission: int = 0
-    """The registry's number for the last submission; 0 before the first."""
+    slot: int
+    """The number of the slot, partition or gateway that the job serves."""
     running: bool = False
     """Whether Spark runs the job now."""
+    submission: int = 0
+    """The registry's number for the last submission; 0 before the first."""
+    submissions: int = 0
+    """Number of submissions of the job, including the first."""
+    died: int = 0
+    """Number of times that the job, or one attempt of its task, ended without a request of its owner."""
+    deaths: tuple[Death, ...] = ()
+    """The last of these ends, the oldest first."""
     last_error: str = ""
     """The short text of the last error; empty before the first."""
     permanent: bool = False
     """Whether every further submission will fail too until somebody changes something."""
-    died: int = 0
-    """Number of times that the job, or one attempt of its task, ended without a request of its owner."""
-    deaths: tuple[JobDeath, ...] = ()
-    """The last of these ends, the oldest first."""
 
     def count_death(self, error: str) -> None:
         """Record that the job, or one attempt of its task, ended without a request of its owner."""
         self.died += 1
-        death = JobDeath(time.time(), self.submissions, error[:ERROR_LENGTH])
+        death = Death(time.time(), self.submissions, error[:ERROR_LENGTH])
         self.deaths = (*self.deaths, death)[-DEATHS:]
-
-
-class SubmissionLease(Protocol):
-    """The part of a lease that is needed here; see ``wallaroo_spark.registry.Lease``."""
-
-    @property
-    def submission(self) -> int:
-        """The submission whose task holds the lease."""
-
-    @property
-    def holder(self) -> str:
-        """The name of the process that holds the lease; each attempt of a task has another one."""
 
 
 class Attendance:
@@ -174,12 +163,12 @@ class LongJobs:
         """Submit every job."""
         _started.add(self)
         for record in self.records:
-            name = f"{self._name}-{record.number}"
+            name = f"{self._name}-{record.slot}"
             thread = threading.Thread(target=self._supervise, args=(record, name), name=name, daemon=True)
             self._threads.append(thread)
             thread.start()
 
-    def leases_seen(self, leases: Mapping[int, SubmissionLease]) -> None:
+    def leases_seen(self, leases: Mapping[int, Lease]) -> None:
         """Cancel each job whose task no longer renews its lease, so that it is submitted again.
 
         The owner calls this in every round with the live leases of the registry, by number. Cancelling a job ends the
@@ -188,7 +177,7 @@ class LongJobs:
         """
         self._count_attempts(leases)
         served = {(number, lease.submission) for number, lease in leases.items()}
-        submitted = {(record.number, record.submission) for record in self.records if record.running}
+        submitted = {(record.slot, record.submission) for record in self.records if record.running}
         with self._looking:
             absent = self._attendance.absent(submitted, served, time.monotonic())
         for number in sorted(absent):
@@ -203,7 +192,7 @@ class LongJobs:
             )
             self._interrupt(f"{self._name}-{number}")
 
-    def _count_attempts(self, leases: Mapping[int, SubmissionLease]) -> None:
+    def _count_attempts(self, leases: Mapping[int, Lease]) -> None:
         """Count a death for each lease that passed to another process within one submission."""
         with self._looking:
             for number, lease in leases.items():
@@ -279,9 +268,9 @@ class LongJobs:
         record.running = True
         with contextlib.suppress(Exception):
             self._spark.sparkContext.addJobTag(tag)
-            self._spark.sparkContext.setJobDescription(f"wallaroo {self._description.format(number=record.number)}")
-        one_row = self._spark.range(record.number, record.number + 1, 1, 1)
-        work = self._work(record.number, submission)
+            self._spark.sparkContext.setJobDescription(f"wallaroo {self._description.format(number=record.slot)}")
+        one_row = self._spark.range(record.slot, record.slot + 1, 1, 1)
+        work = self._work(record.slot, submission)
         one_row.mapInPandas(work, "slot int").write.format("noop").mode("overwrite").save()
 
 

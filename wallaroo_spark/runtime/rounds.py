@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from wallaroo_spark.errors import ConfigurationError, RegistryError, WallarooError, one_line
-from wallaroo_spark.runtime.long_jobs import JobRecord, LongJobs, SubmissionLease
+from wallaroo_spark.registry import EmbeddedRedis, Registry
+from wallaroo_spark.runtime.long_jobs import JobRecord, LongJobs
 
 log = one_line(logging.getLogger("wallaroo_spark.runtime"))
 
@@ -77,18 +78,18 @@ class Waits:
         while True:
             # Leases of killed jobs may still be live, so the submissions are compared, too.
             now = self.ask(served)
-            missing = [record for record in records if (record.number, record.submission) not in now]
+            missing = [record for record in records if (record.slot, record.submission) not in now]
             if not missing:
                 return
             for record in missing:
                 if record.permanent:
                     raise ConfigurationError(
-                        f"{self._owner}: {task_name} {record.number} cannot start: {record.last_error}",
+                        f"{self._owner}: {task_name} {record.slot} cannot start: {record.last_error}",
                         code="workers-not-started",
-                        number=record.number,
+                        number=record.slot,
                     )
             if time.monotonic() > until:
-                why = "; ".join(f"{task_name} {record.number}: {record.last_error or 'no error'}" for record in missing)
+                why = "; ".join(f"{task_name} {record.slot}: {record.last_error or 'no error'}" for record in missing)
                 raise ConfigurationError(
                     f"{self._owner}: its {task_name}s did not start within {seconds:g} seconds: {why}",
                     code="workers-not-started",
@@ -109,30 +110,6 @@ STOP_SECONDS = 10.0
 """
 
 
-class LockingRegistry(Protocol):
-    """The part of the registry that the rounds use."""
-
-    def lock(self, name: str, owner: str, seconds: float) -> bool:
-        """Take a lock, or renew it; False when another owner has it."""
-
-    def locked_by(self, name: str) -> str | None:
-        """The owner of a lock."""
-
-    def leases(self) -> Mapping[int, SubmissionLease]:
-        """The live leases of the jobs, by number."""
-
-
-class Restartable(Protocol):
-    """A registry of this process, which is started again when it has ended."""
-
-    @property
-    def running(self) -> bool:
-        """Whether it runs."""
-
-    def start(self) -> str:
-        """Start it."""
-
-
 class DriverRounds:
     """Keeps the lock of a driver's name, and watches the leases of its jobs, in a thread of its own.
 
@@ -147,7 +124,7 @@ class DriverRounds:
         owner: str,
         lease_seconds: float,
         waits: Waits,
-        embedded: Restartable | None,
+        embedded: EmbeddedRedis | None,
         in_use: Callable[[], ConfigurationError],
     ) -> None:
         self.error = ""
@@ -161,7 +138,7 @@ class DriverRounds:
         self._round_at: float | None = None
         self._thread: threading.Thread | None = None
 
-    def take(self, registry: LockingRegistry) -> None:
+    def take(self, registry: Registry) -> None:
         """Take the lock, waiting one lease time for that of a killed driver.
 
         Raises the error of ``in_use``, and :class:`wallaroo_spark.errors.RegistryError`.
@@ -169,7 +146,7 @@ class DriverRounds:
         seconds = self._lease_seconds
         self._waits.hold(lambda: registry.lock(self._lock, self._owner, seconds), seconds, self._in_use)
 
-    def renew(self, registry: LockingRegistry, jobs: LongJobs | None) -> None:
+    def renew(self, registry: Registry, jobs: LongJobs | None) -> None:
         """One round: start the registry of this process again if it has ended, and renew the lock.
 
         When another driver has the lock, ``jobs`` are not submitted again and the error of ``in_use`` is raised: two

@@ -36,23 +36,13 @@ END_SECONDS = 10.0
 """How long the service may take to end when its task ends. A choice: above the time that services give their peers."""
 
 
-class Service(Protocol):
-    """A service that a task runs on an event loop of its own."""
-
-    async def run(self) -> None:
-        """Serve until :meth:`stop_from_outside` is called or the service has ended. Raises the error that ends it."""
-
-    def stop_from_outside(self, reason: str) -> None:
-        """Ask the service to end in good order. Called from another thread, also before or after :meth:`run`."""
-
-
 class ServiceThread:
-    """A :class:`Service` on an event loop in a thread of its own.
+    """A service on an event loop in a thread of its own.
 
     It is a context manager: the service starts on entry, and is asked to stop on exit. ``name`` names the thread.
     """
 
-    def __init__(self, service: Service, name: str) -> None:
+    def __init__(self, service: ServiceShell[Any, Any], name: str) -> None:
         self._service = service
         self._error: BaseException | None = None
         self._done = threading.Event()

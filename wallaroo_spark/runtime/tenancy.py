@@ -1,7 +1,7 @@
 """The lease of a task for its number: acquired, renewed and released from asyncio.
 
-A worker holds the lease of its slot, a publisher that of its partition. ``wallaroo_spark.registry.Registry`` fits the
-protocol :class:`LeaseRegistry`; this room does not import it. Source: ``docs/architecture.md#rules``, rules 4 and 5.
+A worker holds the lease of its slot, a publisher that of its partition. Source: ``docs/architecture.md#rules``,
+rules 4 and 5.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 from wallaroo_spark.errors import LeaseLostError, RegistryError, one_line
+from wallaroo_spark.registry import Lease
 from wallaroo_spark.transport import refuses
 
 log = one_line(logging.getLogger("wallaroo_spark.runtime"))
@@ -22,30 +23,10 @@ log = one_line(logging.getLogger("wallaroo_spark.runtime"))
 T = TypeVar("T")
 
 
-class LeaseView(Protocol):
-    """A lease of a number; see ``wallaroo_spark.registry.Lease``."""
-
-    @property
-    def generation(self) -> int:
-        """The registry's number for this lease; it increases with every lease of the number."""
-
-    @property
-    def holder(self) -> str:
-        """The process that holds the lease; empty after a release."""
-
-    @property
-    def connect(self) -> str:
-        """``host:port`` for peers; empty until the holder listens."""
-
-    @property
-    def flight(self) -> str:
-        """``host:port`` of the inner port; empty until the holder listens, and for holders without an inner port."""
-
-
 class LeaseRegistry(Protocol):
     """The operations on leases that a registry provides; see ``wallaroo_spark.registry.Registry``."""
 
-    def acquire(self, slot: int, submission: int, holder: str, connect: str, flight: str) -> LeaseView | None:
+    def acquire(self, slot: int, submission: int, holder: str, connect: str, flight: str) -> Lease | None:
         """Acquire the lease of a number; None while another copy of the same submission holds it."""
 
     def renew(self, lease: Any) -> None:
@@ -54,7 +35,7 @@ class LeaseRegistry(Protocol):
     def release(self, lease: Any) -> None:
         """Release the lease."""
 
-    def leases(self) -> Mapping[int, LeaseView]:
+    def leases(self) -> Mapping[int, Lease]:
         """The live leases, by number."""
 
 

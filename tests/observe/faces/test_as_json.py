@@ -11,7 +11,6 @@ from tests.observe.snapshots import instance, receiver, slot, stream
 from wallaroo_spark.observe.causes import with_causes
 from wallaroo_spark.observe.faces.as_json import from_json, to_json
 from wallaroo_spark.observe.receiver import (
-    Death,
     PartitionStatus,
     QueryStatus,
     ReadStatus,
@@ -19,6 +18,7 @@ from wallaroo_spark.observe.receiver import (
     SinkStatus,
     TopicStatus,
 )
+from wallaroo_spark.runtime.long_jobs import Death
 
 GREATEST = (1 << 64) - 1
 

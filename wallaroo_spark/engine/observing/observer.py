@@ -17,9 +17,9 @@ from typing import Any
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.engine.source import InputOffset
 from wallaroo_spark.errors import RegistryError, WallarooError, one_line
-from wallaroo_spark.observe.application import ApplicationStatus, GatewayStatus
+from wallaroo_spark.observe.application import ApplicationStatus, GatewayStatus, PipelineStatus, StageStatus
 from wallaroo_spark.observe.causes import with_cause
-from wallaroo_spark.observe.gauges import PipelineShape, Shapes, StageShape, report_of_gateway, snapshot
+from wallaroo_spark.observe.gauges import Shapes, report_of_gateway, snapshot
 from wallaroo_spark.observe.published import FILE_SECONDS, GaugeFile, SnapshotFile, to_text
 from wallaroo_spark.observe.query_facts import QueryFacts
 from wallaroo_spark.pipelines.schema.declarations import PipelineDeclaration, StreamDeclaration
@@ -194,8 +194,8 @@ class Observer:
         reports: Mapping[str, Mapping[str, Any]],
         known: bool,
     ) -> GatewayStatus:
-        name = f"g{job.number}"
-        found = gateway_status(job, leases.get(job.number), known, *self._unread.get(name, (0, 0)))
+        name = f"g{job.slot}"
+        found = gateway_status(job, leases.get(job.slot), known, *self._unread.get(name, (0, 0)))
         if not found.address or name not in reports:
             return found
         return report_of_gateway(found, reports[name], time.monotonic() - self._reports[name][1])
@@ -233,7 +233,7 @@ def gateway_status(
     """A gateway without its report; ``lease`` is None when it holds none, or when that is not ``known``."""
     without = "starting" if known else "unknown"
     return GatewayStatus(
-        f"g{job.number}",
+        f"g{job.slot}",
         "serving" if lease is not None else (without if job.running else "down"),
         lease.connect if lease is not None else "",
         submissions=job.submissions,
@@ -254,6 +254,6 @@ def shapes_of(schema: StoredSchema) -> Shapes:
     )
 
 
-def _shape(one: PipelineDeclaration) -> PipelineShape:
-    stages = tuple(StageShape(stage.name, tuple(sorted(stage.predecessors)), bool(stage.run)) for stage in one.stages)
-    return PipelineShape(one.key.path, one.input_key.path, one.max_parallel, stages)
+def _shape(one: PipelineDeclaration) -> PipelineStatus:
+    stages = tuple(StageStatus(stage.name, tuple(sorted(stage.predecessors)), bool(stage.run)) for stage in one.stages)
+    return PipelineStatus(one.key.path, one.input_key.path, one.max_parallel, stages=stages)

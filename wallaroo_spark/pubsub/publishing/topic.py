@@ -133,7 +133,7 @@ class Topic(DriverHandle):
             "identity": self._identity,
             "error": self._rounds.error,
             "warnings": [self._warning] if self._warning else [],
-            "partitions": [_partition_status(record, served.get(record.number)) for record in records],
+            "partitions": [_partition_status(record, served.get(record.slot)) for record in records],
         }
 
     def _begin(self) -> None:
@@ -251,7 +251,7 @@ def publish(df: DataFrame, topic: Topic | str, *, epoch: EpochArgument = None) -
 def _partition_status(record: JobRecord, served: ServedPartition | None) -> dict[str, Any]:
     progress = served.progress if served else None
     return {
-        "partition": record.number,
+        "partition": record.slot,
         "state": "serving" if served else ("starting" if record.running else "down"),
         "submissions": record.submissions,
         "last_error": record.last_error,
