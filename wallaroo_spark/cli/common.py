@@ -5,14 +5,20 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from wallaroo_spark.transport import parse_address
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+Columns = Mapping[str, Callable[[T], str]]
+"""Heading → the text of a row's cell."""
 
 DEBUG = "wallaroo_spark.debug"
 """The key of the flag ``--debug`` in the root context's ``meta``."""
@@ -23,6 +29,8 @@ TERMINATED = 143
 """The exit status after SIGTERM."""
 REPEAT_SECONDS = 60.0
 """Shortest time in seconds between two equal warnings. A choice: once a minute is enough for a person."""
+WIDE = 1000
+"""Columns of output that goes to no terminal: nothing is wrapped there."""
 _REMEMBERED = 1000
 """Maximum number of warnings whose time is remembered. A choice that bounds memory; beyond it, warnings may repeat
 earlier."""
@@ -88,15 +96,16 @@ def listen_address(text: str) -> tuple[str, int]:
     return (parse_address(f"{host}:1")[0], 0) if port == "0" else parse_address(text)
 
 
-def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
+def console() -> Console:
+    """Where tables are printed. Output to a program or a file is not wrapped at the width of a terminal."""
+    from rich.console import Console
+
+    found = Console(highlight=False, markup=False)
+    return found if found.is_terminal else Console(highlight=False, markup=False, width=WIDE)
+
+
+def print_table(columns: Columns[T], rows: Iterable[T]) -> None:
     """Print a table on standard output."""
-    from rich.table import Table
+    from wallaroo_spark.observe.faces.terminal import table
 
-    from wallaroo_spark.cli.status.sources import console
-
-    table = Table(box=None)
-    for column in columns:
-        table.add_column(column)
-    for row in rows:
-        table.add_row(*row)
-    console().print(table)
+    console().print(table(columns, rows))

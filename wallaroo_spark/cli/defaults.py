@@ -14,23 +14,19 @@ Profiles stand in a TOML file of the user, ``$WALLAROO_CONFIG`` or ``wallaroo-sp
     cookie = "env:ORDERS_COOKIE"
 
 Source: ``docs/cli.md``.
-
-Makes flags of the rows of a table of settings: default, choices, limits and help come from the row.
 """
 
 from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from wallaroo_spark.connector.settings import ConnectorSettings
 from wallaroo_spark.errors import ConfigurationError
-from wallaroo_spark.settings import Kind, Row, rows
 
 CONTEXT = "WALLAROO_CONTEXT"
 """The environment variable with the name of the profile."""
@@ -121,47 +117,3 @@ def _of_profile(
 
 def _name(key: str) -> str:
     return key.replace("-", "_")
-
-
-def setting_flag(table: type, attribute: str, flag: str = "", **attributes: Any) -> Callable[[Any], Any]:
-    """Return a click option for one setting of a table.
-
-    ``flag`` is the name of the flag if it differs from that of the setting; ``attributes`` are arguments of
-    ``click.option`` that differ from the row.
-    """
-    row = next(row for row in rows(table) if row.attribute == attribute)
-    from_row: dict[str, Any] = {"help": row.help, "type": _type(row)}
-    if not row.required:
-        from_row["default"] = row.default
-        from_row["show_default"] = row.default not in (None, "")
-    if row.kind is Kind.FLAG:
-        from_row = {"help": row.help, "is_flag": True, "default": row.default}
-    return click.option(flag or f"--{attribute.replace('_', '-')}", **{**from_row, **attributes})
-
-
-def _type(row: Row) -> click.ParamType[Any]:
-    if row.choices:
-        return click.Choice(row.choices)
-    if row.kind in (Kind.COUNT, Kind.BYTES):
-        least, most = (None if limit is None else int(limit) for limit in (row.minimum, row.maximum))
-        return click.IntRange(least, most)
-    if row.kind in (Kind.SECONDS, Kind.NUMBER):
-        return click.FloatRange(row.minimum, row.maximum)
-    return click.STRING
-
-
-def tls_options(command: Any) -> Any:
-    """Add the options of a connector's TLS, which :func:`connection_settings` reads."""
-    for name in ("key", "certificate", "ca"):
-        command = setting_flag(ConnectorSettings, name, f"--tls-{name}", metavar="FILE")(command)
-    return click.option("--tls", is_flag=True, help="Use TLS, with the authorities that this system trusts.")(command)
-
-
-def connection_settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The TLS and the attempts of a connector, from the options of a verb."""
-    from wallaroo_spark.connector import Backoff
-    from wallaroo_spark.transport import client_context
-
-    own = {name: given[f"tls_{name}"] for name in ("ca", "certificate", "key")}
-    tls = client_context() if given["tls"] and not any(own.values()) else None
-    return {"tls": tls, **own, "retry": Backoff(give_up_after=given["give_up_after"])}

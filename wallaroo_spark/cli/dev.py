@@ -13,12 +13,13 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
 from wallaroo_spark.cli.common import INTERRUPTED, listen_address
 from wallaroo_spark.cli.sessions import standard_error_to
+from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.errors import printable
 from wallaroo_spark.protocol import Error
 from wallaroo_spark.texts import count
@@ -52,45 +53,37 @@ def dev() -> None:
     """Tools for authors of connectors."""
 
 
-@dev.command(
-    short_help="Run Redis and a receiver here, and print the rows that are committed.",
-    epilog="""\b
-Examples:
-  wallaroo-spark dev up
-  wallaroo-spark dev up --frames --capture shop.capture
-  wallaroo-spark dev up --folder dev --set messageIds=opaque""",
-)
-@click.option(
-    "--listen", default=f"{_HOST}:7100", show_default=True, metavar="HOST:PORT", help="Address for connectors."
-)
-@click.option("--cookie", default="dev", show_default=True, help="Cookie that connectors must present.")
-@click.option("--frames", is_flag=True, help="Print every frame, too, and not only errors.")
-@click.option("--capture", type=click.Path(dir_okay=False, path_type=Path), help="Record the frames to this file.")
-@click.option(
-    "--folder", type=click.Path(file_okay=False, path_type=Path),
-    help="Folder of the checkpoint and Spark's log, to continue next time. By default a temporary folder.",
-)  # fmt: skip
-@click.option(
-    "--set", "overrides", metavar="NAME=VALUE", multiple=True, help="An option of the receiver, e.g. messageIds=opaque."
-)
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print rows as lines of JSON, and everything else on standard error."
-)
+@verb(dev)
 def up(
-    listen: str,
-    cookie: str,
-    frames: bool,
-    capture: Path | None,
-    folder: Path | None,
-    overrides: tuple[str, ...],
-    as_json: bool,
+    *,
+    listen: str = f"{_HOST}:7100",
+    cookie: str = "dev",
+    frames: bool = False,
+    capture: Annotated[Path | None, click.Path(dir_okay=False, path_type=Path)] = None,
+    folder: Annotated[Path | None, click.Path(file_okay=False, path_type=Path)] = None,
+    overrides: Annotated[tuple[str, ...], "--set"] = (),
+    as_json: Json = False,
 ) -> None:
-    """Start Spark, an embedded Redis and a receiver with one worker, and print each row once it is committed.
+    """Run Redis and a receiver here, and print the rows that are committed.
 
-    It runs until Ctrl-C. It prints the address and the cookie for a connector, each ERROR of the worker, and each frame
-    of the connector that breaks the protocol, with the offset of the wrong byte. Without --folder nothing is kept:
-    every start is a new receiver without committed messages, so a connector begins with its first message. Java 17 or
-    newer is needed.
+    It starts Spark, an embedded Redis and a receiver with one worker, and runs until Ctrl-C. It prints the address and
+    the cookie for a connector, each ERROR of the worker, and each frame of the connector that breaks the protocol, with
+    the offset of the wrong byte. Without --folder nothing is kept: every start is a new receiver without committed
+    messages, so a connector begins with its first message. Java 17 or newer is needed.
+
+    Options:
+        --listen HOST:PORT: Address for connectors.
+        --cookie: Cookie that connectors must present.
+        --frames: Print every frame, too, and not only errors.
+        --capture: Record the frames to this file.
+        --folder: Folder of the checkpoint and Spark's log, to continue next time. By default a temporary folder.
+        --set NAME=VALUE: An option of the receiver, e.g. messageIds=opaque.
+        --json: Print rows as lines of JSON, and everything else on standard error.
+
+    Examples:
+        wallaroo-spark dev up
+        wallaroo-spark dev up --frames --capture shop.capture
+        wallaroo-spark dev up --folder dev --set messageIds=opaque
     """
     from wallaroo_spark.cli.signals import Signals
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.codes import GROUPS, CodeEntry, CodesFound, search
 
 WIDTH = 100
@@ -19,23 +20,22 @@ LONGEST_INPUT = 1 << 20
 """The most characters that are read from standard input. A choice that bounds memory; a log is pasted in part."""
 
 
-@click.command(
-    epilog="""\b
-Examples:
-  wallaroo-spark explain cannot-listen
-  wallaroo-spark explain "cannot listen on 127.0.0.1:4040: in use; … [cannot-listen]"
-  wallaroo-spark explain WallarooWorkersDie
-  wallaroo-spark receive orders.yaml 2>&1 | wallaroo-spark explain -
-""",
-)
-@click.argument("text", nargs=-1)
-@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
-def explain(text: tuple[str, ...], as_json: bool) -> None:
+@verb()
+def explain(text: tuple[str, ...] = (), *, as_json: Json = False) -> None:
     """Explain an error: its cause, and what to do.
 
     TEXT is a code, a whole message that ends with one, or the name of an alert; - reads it from standard input.
     Without TEXT all codes are listed by subject. When nothing has this code, the most similar ones are shown and the
     exit status is 1.
+
+    Options:
+        --json: Print one line of JSON.
+
+    Examples:
+        wallaroo-spark explain cannot-listen
+        wallaroo-spark explain "cannot listen on 127.0.0.1:4040: in use; … [cannot-listen]"
+        wallaroo-spark explain WallarooWorkersDie
+        wallaroo-spark receive orders.yaml 2>&1 | wallaroo-spark explain -
     """
     given = sys.stdin.read(LONGEST_INPUT) if text == ("-",) else " ".join(text)
     if not given.strip() and not text:
@@ -66,29 +66,23 @@ def _list() -> str:
 
 
 def _line(entry: CodeEntry) -> str:
-    return textwrap.fill(
-        entry.title,
-        WIDTH,
-        initial_indent=f"  {entry.code:<28} ",
-        subsequent_indent=" " * 31,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return _filled(entry.title, f"  {entry.code:<28} ")
 
 
 def _explained(entry: CodeEntry) -> str:
     cure = entry.cure or "Nothing; this is a healthy state."
-    parts = [("Cause", entry.cause), ("What to do", cure), ("More", f"wallaroo-spark files {entry.page}")]
-    title = textwrap.fill(entry.title, WIDTH, initial_indent="  ", subsequent_indent="  ")
-    return "\n".join([entry.code, title, *(_part(name, text) for name, text in parts)])
+    parts = {"Cause:": entry.cause, "What to do:": cure, "More:": f"wallaroo-spark files {entry.page}"}
+    lines = [entry.code, _filled(entry.title, "  ")]
+    return "\n".join([*lines, *(_filled(text, f"  {name:<12} ") for name, text in parts.items())])
 
 
-def _part(name: str, text: str) -> str:
+def _filled(text: str, head: str) -> str:
+    """The text as lines, with ``head`` in front of the first one and as many spaces in front of the others."""
     return textwrap.fill(
         text,
         WIDTH,
-        initial_indent=f"  {name + ':':<12} ",
-        subsequent_indent=" " * 15,
+        initial_indent=head,
+        subsequent_indent=" " * len(head),
         break_long_words=False,
         break_on_hyphens=False,
     )

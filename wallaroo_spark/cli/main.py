@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import importlib
 import importlib.util
 import sys
@@ -25,7 +24,7 @@ try:
 except ModuleNotFoundError:
     sys.exit(f"Error: the command line needs click; run: {command(['cli'])}")
 
-from wallaroo_spark.cli.common import DEBUG, INTERRUPTED, debug_option, set_up_logging
+from wallaroo_spark.cli.common import DEBUG, INTERRUPTED, debug_option
 from wallaroo_spark.cli.defaults import defaults
 
 ROOM = "wallaroo_spark.cli"
@@ -131,7 +130,6 @@ class Verbs(click.Group):
         except (ModuleNotFoundError, PackageMissingError) as error:
             raise _missing(error, cmd_name) from error
         command.short_help = line
-        _complete(command)
         return command
 
     def resolve_command(
@@ -168,23 +166,6 @@ class Verbs(click.Group):
             if ctx.find_root().meta.get(DEBUG):
                 traceback.print_exception(error)
             raise _sentence(error, str(ctx.invoked_subcommand or "")) from error
-
-
-def _complete(command: click.Command) -> None:
-    """Give a verb, or the verbs of a group, the flag ``--debug``, and have logging set up before it runs."""
-    if isinstance(command, click.Group):
-        for verb in command.commands.values():
-            _complete(verb)
-    elif command.callback is not None and not any(option.name == "debug" for option in command.params):
-        run = debug_option(command).callback
-        assert run is not None
-
-        @functools.wraps(run)
-        def callback(*args: Any, **kwargs: Any) -> Any:
-            set_up_logging()
-            return run(*args, **kwargs)
-
-        command.callback = callback
 
 
 def _sentence(error: Exception, verb: str) -> click.ClickException:

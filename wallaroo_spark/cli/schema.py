@@ -1,10 +1,6 @@
-"""The verbs for the schema and the tokens of an application.
+"""``wallaroo-spark apply``, ``delete``, ``get`` and ``describe``: the schema of an application.
 
 The option that names an application, and the functions that several verbs of its schema share.
-
-``wallaroo-spark apply`` and ``delete``: change the schema of an application, all or nothing.
-
-``wallaroo-spark get`` and ``describe``: the schema of an application.
 """
 
 from __future__ import annotations
@@ -12,69 +8,89 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
+from wallaroo_spark.cli.common import Columns, print_table
+from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.texts import count, day_and_clock, hint
 
 if TYPE_CHECKING:
+    from wallaroo_spark.pipelines.schema.applying import ApplyResult
     from wallaroo_spark.pipelines.schema.changes import ObjectChange
     from wallaroo_spark.pipelines.schema.declarations import Declaration
     from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 _SIGNS = {"created": ("+", "green"), "changed": ("~", "yellow"), "deleted": ("-", "red"), "unchanged": ("=", None)}
 
 
-def app_option(command: F) -> F:
-    """Add the option that names the application's folder."""
-    shown = "The application's folder: a path or a URI, as of a checkpoint."
-    return click.option("--app", default="", metavar="FOLDER", help=shown)(command)
+@dataclass(frozen=True)
+class AppOptions:
+    """The application.
+
+    Options:
+        --app FOLDER: The application's folder: a path or a URI, as of a checkpoint.
+    """
+
+    app: str = ""
+
+    def need(self) -> str:
+        """The application's folder. Raises click.UsageError without one."""
+        if not self.app:
+            raise click.UsageError("give --app FOLDER, or set WALLAROO_APP, or use --context")
+        return self.app
+
+    def existing(self) -> str:
+        """The folder, for a verb that only reads it. Raises :class:`ConfigurationError` where none is.
+
+        Only a path of this machine is looked for.
+        """
+        folder = self.need()
+        if "://" not in folder and not os.path.isdir(folder):
+            raise ConfigurationError(
+                f"there is no folder {folder}, so there is no application; check --app, or make one with "
+                f"wallaroo-spark apply FILE --app {folder}",
+                code="application-missing",
+                folder=folder,
+            )
+        return folder
+
+    def stored(self, version: int = 0) -> StoredSchema:
+        """A version of the schema; 0: the newest."""
+        store = _store(self.existing())
+        return store.version(version) if version else store.newest()
 
 
-def json_option(command: F) -> F:
-    """Add the flag for output that programs read."""
-    return click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")(command)
-
-
-def dry_run_option(command: F) -> F:
-    """Add the flag of a run that changes nothing."""
-    return click.option("--dry-run", is_flag=True, help="Check and show the difference; change nothing.")(command)
-
-
-def need(app: str) -> str:
-    """Return the application's folder. Raises click.UsageError without one."""
-    if not app:
-        raise click.UsageError("give --app FOLDER, or set WALLAROO_APP, or use --context")
-    return app
-
-
-def schema_store(app: str) -> SchemaStore:
-    """The versions of the schema of the application in a folder."""
+def _store(app: str) -> SchemaStore:
     from wallaroo_spark.pipelines.schema.store import SchemaStore
 
-    return SchemaStore(need(app))
+    return SchemaStore(app)
 
 
-def existing(app: str) -> str:
-    """Return the application's folder, which a verb only reads. Raises :class:`ConfigurationError` where none is.
-
-    Only a path of this machine is looked for.
-    """
-    folder = need(app)
-    if "://" not in folder and not os.path.isdir(folder):
-        raise ConfigurationError(
-            f"there is no folder {folder}, so there is no application; check --app, or make one with wallaroo-spark "
-            f"apply FILE --app {folder}",
-            code="application-missing",
-            folder=folder,
-        )
-    return folder
+COLUMNS: dict[str, Columns[Any]] = {
+    "Stream": {
+        "partitions": lambda one: count(one.partitions),
+        "kept": lambda one: shown_seconds(one.ttl, "for ever"),
+    },
+    "Pipeline": {
+        "input": lambda one: one.input_key.path,
+        "triggers": lambda one: ", ".join(one.triggers) or "every record",
+        "stages": lambda one: count(len(one.stages)),
+        "max parallel": lambda one: count(one.max_parallel),
+    },
+    "Endpoint": {"input": lambda one: one.input, "output": lambda one: one.output},
+    "Schedule": {"target": lambda one: str(one.target_key), "times": lambda one: f"{one.cron} {one.time_zone}"},
+    "Token": {
+        "permissions": lambda one: count(len(one.permissions)),
+        "valid": lambda one: shown_seconds(one.ttl, "until revoked"),
+    },
+}
+"""The columns of each kind's table, beside those of all kinds."""
 
 
 def one_object(stored: StoredSchema, kind: str, name: str) -> Declaration:
@@ -122,37 +138,37 @@ def _shown(value: Any) -> str:
     return shown_seconds(value, "none") if isinstance(value, float) else "none" if value is None else str(value)
 
 
-if TYPE_CHECKING:
-    from wallaroo_spark.pipelines.schema.applying import ApplyResult
-
-
-@click.command(
-    epilog="Examples: wallaroo-spark apply shop.yaml --app ./shop --dry-run · "
-    'wallaroo-spark apply *.yaml --app ./shop --branch main --timestamp "$(git log -1 --format=%ct)"',
-)
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@app_option
-@dry_run_option
-@click.option("--branch", default="", metavar="NAME", help="Name of the documents' branch; needs --timestamp.")
-@click.option(
-    "--timestamp",
-    default="",
-    metavar="TIME",
-    help="Time of the documents, in seconds since 1970 or as 2026-01-31T12:00:00+00:00.",
-)
-@json_option
-def apply(files: tuple[str, ...], app: str, dry_run: bool, branch: str, timestamp: str, as_json: bool) -> None:
+@verb()
+def apply(
+    files: Annotated[tuple[str, ...], "FILE..."],
+    *,
+    app: AppOptions,
+    dry_run: bool = False,
+    branch: str = "",
+    timestamp: str = "",
+    as_json: Json = False,
+) -> None:
     """Check the documents of FILE... as a whole and apply all of them, or none; - stands for standard input.
 
     All problems are shown at once, with file, line and column. Documents that change nothing write nothing, and a
     branch that is not newer than its last is not applied; both end with status 0. An application that runs takes
     the new version over within a second.
+
+    Options:
+        --dry-run: Check and show the difference; change nothing.
+        --branch NAME: Name of the documents' branch; needs --timestamp.
+        --timestamp TIME: Time of the documents, in seconds since 1970 or as 2026-01-31T12:00:00+00:00.
+        --json: Print one line of JSON.
+
+    Examples:
+        wallaroo-spark apply shop.yaml --app ./shop --dry-run
+        wallaroo-spark apply *.yaml --app ./shop --branch main --timestamp "$(git log -1 --format=%ct)"
     """
     from wallaroo_spark.pipelines.schema.applying import Branch, apply_files
 
     if bool(branch) != bool(timestamp):
         raise click.UsageError("give --branch and --timestamp together")
-    store = schema_store(app)
+    store = _store(app.need())
     chosen = Branch(branch, _seconds(timestamp)) if branch else None
     try:
         result = apply_files(store, files, time.time(), branch=chosen, dry_run=dry_run)
@@ -164,24 +180,32 @@ def apply(files: tuple[str, ...], app: str, dry_run: bool, branch: str, timestam
     _show(result, as_json)
 
 
-@click.command(
-    epilog="Example: wallaroo-spark delete stream shop/returns shop/refunds --app ./shop",
-)
-@click.argument("kind")
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@app_option
-@dry_run_option
-@click.option("--yes", is_flag=True, help="Delete the last Token, too: then clients need no token.")
-@json_option
-def delete(kind: str, names: tuple[str, ...], app: str, dry_run: bool, yes: bool, as_json: bool) -> None:
+@verb()
+def delete(
+    kind: str,
+    names: Annotated[tuple[str, ...], "NAME..."],
+    *,
+    app: AppOptions,
+    dry_run: bool = False,
+    yes: bool = False,
+    as_json: Json = False,
+) -> None:
     """Delete the objects NAME... of a KIND (such as stream), all of them or none.
 
     A name may have its namespace in front: shop/orders. An object that another one needs is not deleted. The last
     Token is deleted only with --yes, because without one everybody may do everything.
+
+    Options:
+        --dry-run: Check and show the difference; change nothing.
+        --yes: Delete the last Token, too: then clients need no token.
+        --json: Print one line of JSON.
+
+    Examples:
+        wallaroo-spark delete stream shop/returns shop/refunds --app ./shop
     """
     from wallaroo_spark.pipelines.schema.applying import delete_objects, kind_of
 
-    store = schema_store(app)
+    store = _store(app.need())
     stored = store.newest()
     keys = [one_object(stored, kind_of(kind), name).key for name in dict.fromkeys(names)]
     result = delete_objects(store, list(dict.fromkeys(keys)), time.time(), dry_run=dry_run, may_open=yes)
@@ -214,40 +238,35 @@ def _seconds(text: str) -> float:
     return found.timestamp()
 
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from rich.table import Table
-
-    from wallaroo_spark.pipelines.schema.declarations import Declaration
-    from wallaroo_spark.pipelines.schema.store import StoredSchema
-
-version_option = click.option(
-    "--schema-version", default=0, metavar="N", type=click.IntRange(0), help="A former version of the schema."
-)
-
-
-@click.command(
-    epilog="Examples: wallaroo-spark get all --app ./shop · wallaroo-spark get pipelines --app ./shop --json",
-)
-@click.argument("kind")
-@click.argument("name", default="")
-@app_option
-@version_option
-@json_option
-def get(kind: str, name: str, app: str, schema_version: int, as_json: bool) -> None:
+@verb()
+def get(
+    kind: str,
+    name: str = "",
+    *,
+    app: AppOptions,
+    schema_version: Annotated[int, click.IntRange(0)] = 0,
+    as_json: Json = False,
+) -> None:
     """List the objects of a KIND (namespace, stream, pipeline, exchange, endpoint, schedule, token, or all).
 
     With NAME, only those of that name.
 
     The exit status is 0 also when there are none, and 1 when NAME is given and there is none.
+
+    Options:
+        --schema-version N: A former version of the schema.
+        --json: Print one line of JSON.
+
+    Examples:
+        wallaroo-spark get all --app ./shop
+        wallaroo-spark get pipelines --app ./shop --json
     """
     from wallaroo_spark.pipelines.schema.applying import find, kind_of
     from wallaroo_spark.pipelines.schema.declarations import KINDS
     from wallaroo_spark.pipelines.schema.documents import to_document
 
     kinds = list(KINDS) if kind.lower() == "all" else [kind_of(kind)]
-    stored = _stored(app, schema_version)
+    stored = app.stored(schema_version)
     found = [one for chosen in kinds for one in find(stored, chosen, name)]
     if as_json:
         documents = [to_document(one, defaults=True) for one in found]
@@ -255,32 +274,40 @@ def get(kind: str, name: str, app: str, schema_version: int, as_json: bool) -> N
     elif not found:
         click.echo(f"The schema has version {stored.version}, and no such object.")
     else:
-        from wallaroo_spark.cli.status.sources import console
-
-        console().print(_table(found))
+        kinds_found = {one.kind for one in found}
+        own = COLUMNS.get(kinds_found.pop(), {}) if len(kinds_found) == 1 else {}
+        columns: Columns[Any] = {"kind": lambda one: one.kind, "name": lambda one: one.key.path, **own}
+        print_table({**columns, "description": lambda one: one.description}, found)
     if name and not found:
         raise click.exceptions.Exit(1)
 
 
-@click.command(
-    epilog="Example: wallaroo-spark describe pipeline shop/fulfil --app ./shop",
-)
-@click.argument("kind")
-@click.argument("name")
-@app_option
-@version_option
-@json_option
-def describe(kind: str, name: str, app: str, schema_version: int, as_json: bool) -> None:
+@verb()
+def describe(
+    kind: str,
+    name: str,
+    *,
+    app: AppOptions,
+    schema_version: Annotated[int, click.IntRange(0)] = 0,
+    as_json: Json = False,
+) -> None:
     """Show the object NAME of a KIND with all its fields, and what follows from them.
 
     The output is a YAML document, which apply takes; the facts stand in comments.
+
+    Options:
+        --schema-version N: A former version of the schema.
+        --json: Print one line of JSON.
+
+    Examples:
+        wallaroo-spark describe pipeline shop/fulfil --app ./shop
     """
     import yaml
 
     from wallaroo_spark.pipelines.schema.applying import kind_of
     from wallaroo_spark.pipelines.schema.documents import to_document
 
-    stored = _stored(app, schema_version)
+    stored = app.stored(schema_version)
     found = one_object(stored, kind_of(kind), name)
     facts = facts_of(found, stored)
     document = to_document(found, defaults=True)
@@ -333,48 +360,7 @@ def tiers(stages: Sequence[Any]) -> list[list[str]]:
     return found
 
 
-def _stored(app: str, version: int) -> StoredSchema:
-    store = schema_store(existing(app))
-    return store.version(version) if version else store.newest()
-
-
 def _without_none(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _without_none(inner) for name, inner in value.items() if inner is not None}
     return [_without_none(inner) for inner in value] if isinstance(value, list) else value
-
-
-def _columns() -> dict[str, dict[str, Callable[[Any], str]]]:
-    """The columns of each kind's table, beside its name."""
-    return {
-        "Stream": {
-            "partitions": lambda one: count(one.partitions),
-            "kept": lambda one: shown_seconds(one.ttl, "for ever"),
-        },
-        "Pipeline": {
-            "input": lambda one: one.input_key.path,
-            "triggers": lambda one: ", ".join(one.triggers) or "every record",
-            "stages": lambda one: count(len(one.stages)),
-            "max parallel": lambda one: count(one.max_parallel),
-        },
-        "Endpoint": {"input": lambda one: one.input, "output": lambda one: one.output},
-        "Schedule": {"target": lambda one: str(one.target_key), "times": lambda one: f"{one.cron} {one.time_zone}"},
-        "Token": {
-            "permissions": lambda one: count(len(one.permissions)),
-            "valid": lambda one: shown_seconds(one.ttl, "until revoked"),
-        },
-    }
-
-
-def _table(found: Sequence[Declaration]) -> Table:
-    from rich.table import Table
-
-    kinds = {one.kind for one in found}
-    columns = _columns().get(next(iter(kinds)), {}) if len(kinds) == 1 else {}
-    table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False, padding=(0, 1))
-    for title in ("kind", "name", *columns, "description"):
-        table.add_column(title, overflow="fold")
-    for one in found:
-        cells = [shown(one) for shown in columns.values()]
-        table.add_row(one.kind, one.key.path, *cells, one.description)
-    return table

@@ -1,8 +1,6 @@
-"""The Spark sessions that the command line makes.
+"""The Spark sessions that the command line makes: they listen on loopback, without Spark's UI, and print errors alone.
 
-The standard error of Spark's processes, without the lines that they print at each start.
-
-The Spark sessions that the command line makes: they listen on loopback, without Spark's UI, and print errors alone.
+The standard error of Spark's processes is without the lines that they print at each start.
 
 Spark's UI has links that end jobs, and asks nobody for a token. So a session that is made here has no UI unless it is
 asked for, and then it is on loopback where Spark runs on this machine. A session that somebody else has made, and one
@@ -22,8 +20,6 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-
-import click
 
 from wallaroo_spark.errors import ConfigurationError
 
@@ -195,15 +191,6 @@ def _own_log(settings: Mapping[str, str]) -> dict[str, str]:
     """Settings for Log4j, unless somebody has configured this Spark."""
     theirs = "SPARK_HOME" in os.environ or "SPARK_CONF_DIR" in os.environ
     return {} if theirs or "spark.driver.extraJavaOptions" in settings else log_to(LOG4J)
-
-
-ui_option = click.option(
-    "--ui",
-    is_flag=True,
-    help="Start Spark's UI, without links that end jobs: on loopback where Spark runs on this machine, else on every "
-    "interface of the driver.",
-)
-"""The flag for Spark's UI."""
 
 
 def is_sparks(error: Exception) -> bool:

@@ -8,59 +8,85 @@ from __future__ import annotations
 import base64
 import itertools
 import json
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
 from wallaroo_spark.cli.signals import run_until_sigterm
+from wallaroo_spark.cli.status.sources import ATTEMPTS, RegistryOptions
+from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.errors import RegistryError, printable
 from wallaroo_spark.json_text import load_json
 from wallaroo_spark.texts import count
 
 if TYPE_CHECKING:
+    from wallaroo_spark.inner.tap import TappedMessage
     from wallaroo_spark.pubsub import Epoch, Frontier, Subscription
 
 WIDE = 200
 """Columns of a table that is not printed on a terminal. A choice: wide enough for most rows."""
 
 
-@click.command(
-    epilog="Examples: wallaroo-spark subscribe totals --registry redis://127.0.0.1:6379 --cookie env:COOKIE · "
-    "wallaroo-spark subscribe totals --context test --json | jq .row",
-)
-@click.argument("topic")
-@click.option("--registry", required=True, metavar="URL", help="The topic's Redis; also env:NAME or file:PATH.")
-@click.option("--cookie", default="", metavar="COOKIE", help="The topic's cookie; env:NAME or file:PATH hide it.")
-@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each row.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="ROWS", help="End after this number of rows.")
-@click.option(
-    "--wait",
-    default=0.0,
-    metavar="SECONDS",
-    show_default=True,
-    help="Seconds to wait for a topic that does not run yet.",
-)
-@click.option("--all", "everything", is_flag=True, help="Print rows as they arrive, also of incomplete epochs.")
-@click.option("--frontier", is_flag=True, help="Print each change of the frontier, too.")
-@click.option("--reopen", is_flag=True, help="Wait for a topic that has ended to be started again.")
-@click.option(
-    "--lost-after", default=60.0, metavar="SECONDS", show_default=True, help="Longest time without a publisher."
-)
-@click.option("--name", default="", help="Name of this subscriber in the publishers' logs.")
-@click.option("--tls", is_flag=True, help="Use TLS, with the authorities that this system trusts.")
-@click.option("--tls-ca", default="", metavar="FILE", help="PEM file of the authority of the publishers' certificates.")
-@click.option("--tls-certificate", default="", metavar="FILE", help="PEM file of the certificate to present.")
-@click.option("--tls-key", default="", metavar="FILE", help="PEM file with the key of --tls-certificate.")
-def subscribe(topic: str, as_json: bool, limit: int | None, frontier: bool, everything: bool, **settings: Any) -> None:
+@dataclass(frozen=True, kw_only=True)
+class SubscriptionOptions:
+    """The settings of a subscription.
+
+    Options:
+        --registry URL: The topic's Redis; also env:NAME or file:PATH.
+        --cookie COOKIE: The topic's cookie; env:NAME or file:PATH hide it.
+        --wait SECONDS: Seconds to wait for a topic that does not run yet.
+        --reopen: Wait for a topic that has ended to be started again.
+        --lost-after SECONDS: Longest time without a publisher.
+        --name: Name of this subscriber in the publishers' logs.
+        --tls: Use TLS, with the authorities that this system trusts.
+        --tls-ca FILE: PEM file of the authority of the publishers' certificates.
+        --tls-certificate FILE: PEM file of the certificate to present.
+        --tls-key FILE: PEM file with the key of --tls-certificate.
+    """
+
+    registry: str
+    cookie: str = ""
+    wait: float = 0.0
+    """Seconds."""
+    reopen: bool = False
+    lost_after: float = 60.0
+    """Seconds."""
+    name: str = ""
+    tls: bool = False
+    tls_ca: str = ""
+    tls_certificate: str = ""
+    tls_key: str = ""
+
+
+@verb()
+def subscribe(
+    topic: str,
+    *,
+    settings: SubscriptionOptions,
+    limit: Annotated[int | None, click.IntRange(min=1)] = None,
+    everything: Annotated[bool, "--all"] = False,
+    frontier: bool = False,
+    as_json: Json = False,
+) -> None:
     """Print the rows of TOPIC from the next epoch on; an epoch is printed when it is complete and its batch committed.
 
     With --json a line is {"epoch": …, "partition": …, "row": {…}}, or {"frontier": […]}; the epoch is the batch, or
     [batch, column]. The command ends with the topic, after --limit rows, or when it is interrupted.
+
+    Options:
+        --limit ROWS: End after this number of rows.
+        --all: Print rows as they arrive, also of incomplete epochs.
+        --frontier: Print each change of the frontier, too.
+        --json: Print a line of JSON for each row.
+
+    Examples:
+        wallaroo-spark subscribe totals --registry redis://127.0.0.1:6379 --cookie env:COOKIE
+        wallaroo-spark subscribe totals --context test --json | jq .row
     """
     from wallaroo_spark import pubsub
 
-    subscription = pubsub.subscribe(topic, atomic=not everything, **settings)
+    subscription = pubsub.subscribe(topic, atomic=not everything, **vars(settings))
     printer = _Json(frontier) if as_json else _Tables(frontier)
     run_until_sigterm(_print(subscription, printer, limit))
 
@@ -154,48 +180,24 @@ class _Tables:
         self._rows = []
 
 
-if TYPE_CHECKING:
-    from wallaroo_spark.inner.tap import TappedMessage
-
-ATTEMPTS = 2
-"""Attempts to reach the registry: few, because a person waits for the answer."""
-
-
-@click.command(
-    epilog="""\b
-Examples:
-  wallaroo-spark tap orders --registry redis://… --receiver shop --token file:tap.token
-  wallaroo-spark tap '*' --registry redis://… --receiver shop --token env:TAP --follow --json""",
-)
-@click.argument("stream")
-@click.option("--registry", required=True, metavar="URL", help="The receiver's Redis; also env:NAME or file:PATH.")
-@click.option("--receiver", required=True, metavar="NAME", help="The receiver's name.")
-@click.option(
-    "--token", required=True, metavar="TOKEN",
-    help="The receiver's tap token, or its option token; also env:NAME or file:PATH.",
-)  # fmt: skip
-@click.option("--instance", default="", metavar="NAME", help="Only messages of this connector instance.")
-@click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after N messages.  [default: 10]")
-@click.option("--follow", is_flag=True, help="Go on until interrupted, or until --count.")
-@click.option(
-    "--wait", default=10.0, show_default=True, type=click.FloatRange(min=0.1), metavar="SECONDS",
-    help="Without --follow: end after this time at the latest.",
-)  # fmt: skip
-@click.option(
-    "--rate", default=20.0, show_default=True, type=click.FloatRange(0.1, 1000), metavar="MESSAGES",
-    help="Most messages a second of each worker.",
-)  # fmt: skip
-@click.option(
-    "--bytes", "most", default=200, show_default=True, type=click.IntRange(0, 65536), help="Bytes of a payload to show."
-)
-@click.option(
-    "--payload", type=click.Choice(["text", "hex", "json"]), default="text", show_default=True,
-    help="How to show payloads; json shows the fields of an object one by one.",
-)  # fmt: skip
-@click.option("--tls", is_flag=True, help="The workers use TLS; verify them with this system's authorities.")
-@click.option("--tls-ca", default="", metavar="FILE", help="PEM file of the authority of the workers' certificates.")
-@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each message.")
-def tap(stream: str, registry: str, receiver: str, as_json: bool, payload: str, **settings: Any) -> None:
+@verb()
+def tap(
+    stream: str,
+    *,
+    registry: str,
+    receiver: str,
+    token: str,
+    instance: str = "",
+    count: Annotated[int | None, click.IntRange(min=1)] = None,
+    follow: bool = False,
+    wait: Annotated[float, click.FloatRange(min=0.1)] = 10.0,
+    rate: Annotated[float, click.FloatRange(0.1, 1000)] = 20.0,
+    most: Annotated[int, "--bytes", click.IntRange(0, 65536)] = 200,
+    payload: Annotated[str, click.Choice(["text", "hex", "json"])] = "text",
+    tls: bool = False,
+    tls_ca: str = "",
+    as_json: Json = False,
+) -> None:
     """Show messages of STREAM (a name, an id, or * for all streams) as workers receive them.
 
     Nothing changes for the query, the connector and the acknowledgements: the messages are copies of rows that a worker
@@ -205,26 +207,33 @@ def tap(stream: str, registry: str, receiver: str, as_json: bool, payload: str, 
     Access to the registry is not enough to read messages. The tap token, which the driver has (receiver.tap_token),
     permits samples and the status and nothing else. The inner ports of the workers must be reachable from here. The
     exit status is 1 when no message arrived.
+
+    Options:
+        --registry URL: The receiver's Redis; also env:NAME or file:PATH.
+        --receiver NAME: The receiver's name.
+        --token TOKEN: The receiver's tap token, or its option token; also env:NAME or file:PATH.
+        --instance NAME: Only messages of this connector instance.
+        --count N: End after N messages. [default: 10]
+        --follow: Go on until interrupted, or until --count.
+        --wait SECONDS: Without --follow: end after this time at the latest.
+        --rate MESSAGES: Most messages a second of each worker.
+        --bytes: Bytes of a payload to show.
+        --payload: How to show payloads; json shows the fields of an object one by one.
+        --tls: The workers use TLS; verify them with this system's authorities.
+        --tls-ca FILE: PEM file of the authority of the workers' certificates.
+        --json: Print a line of JSON for each message.
+
+    Examples:
+        wallaroo-spark tap orders --registry redis://… --receiver shop --token file:tap.token
+        wallaroo-spark tap '*' --registry redis://… --receiver shop --token env:TAP --follow --json
     """
-    limit = settings["count"] or (None if settings["follow"] else 10)
-    shown = 0
-    for one in itertools.islice(_messages(stream, registry, receiver, settings), limit):
-        click.echo(_as_json(one) if as_json else _as_text(one, payload))
-        shown += 1
-    if not shown:
-        click.echo(f"No message of stream {stream!r} came within {settings['wait']:g} seconds.", err=True)
-        raise click.exceptions.Exit(1)
-
-
-def _messages(stream: str, registry: str, receiver: str, settings: dict[str, Any]) -> Iterator[TappedMessage]:
     from wallaroo_spark.inner import tap as tapping
-    from wallaroo_spark.inner.client import Trust
     from wallaroo_spark.options import resolve_secret
     from wallaroo_spark.registry import Registry
-    from wallaroo_spark.transport import read_authority
 
-    tls_ca = settings["tls_ca"]
-    trust = Trust(read_authority(tls_ca) if tls_ca else b"") if settings["tls"] or tls_ca else None
+    trust = RegistryOptions(registry, tls, tls_ca).trust
+    limit = count or (None if follow else 10)
+    shown = 0
     with Registry(registry, receiver, attempts=ATTEMPTS) as found:
 
         def workers() -> dict[int, str]:
@@ -235,16 +244,22 @@ def _messages(stream: str, registry: str, receiver: str, settings: dict[str, Any
                 f"receiver {receiver!r} has no worker in this registry; start it, or check the name and the registry",
                 code="not-running",
             )
-        yield from tapping.tap(
+        messages = tapping.tap(
             workers,
-            resolve_secret(settings["token"]),
+            resolve_secret(token),
             stream,
-            instance=settings["instance"],
-            rate=settings["rate"],
-            cut=settings["most"],
+            instance=instance,
+            rate=rate,
+            cut=most,
             trust=trust,
-            seconds=None if settings["follow"] else settings["wait"],
+            seconds=None if follow else wait,
         )
+        for one in itertools.islice(messages, limit):
+            click.echo(_as_json(one) if as_json else _as_text(one, payload))
+            shown += 1
+    if not shown:
+        click.echo(f"No message of stream {stream!r} came within {wait:g} seconds.", err=True)
+        raise click.exceptions.Exit(1)
 
 
 def _as_json(one: TappedMessage) -> str:

@@ -6,12 +6,13 @@ import dataclasses
 import functools
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
 from wallaroo_spark.cli.check.findings import Finding, explained, note, ok, problem
-from wallaroo_spark.cli.receive.command import overrides_option
+from wallaroo_spark.cli.receive.command import Overrides
+from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.texts import count
 
 if TYPE_CHECKING:
@@ -22,16 +23,14 @@ MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "problem": ("PROBLEM
 WIDTH = max(len(mark) for mark, _ in MARKS.values())
 
 
-@click.command(
-    epilog="Examples: wallaroo-spark check orders.yaml · wallaroo-spark check orders.yaml --without-spark --json",
-)
-@click.argument("config", type=click.Path(dir_okay=False))
-@overrides_option
-@click.option(
-    "--without-spark", is_flag=True, help="Check the file, Redis, ports and TLS only, without a Spark session."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each finding, and the verdict last.")
-def check(config: str, overrides: tuple[str, ...], without_spark: bool, as_json: bool) -> None:
+@verb()
+def check(
+    config: Annotated[str, click.Path(dir_okay=False)],
+    *,
+    overrides: Overrides = (),
+    without_spark: bool = False,
+    as_json: Json = False,
+) -> None:
     """Check whether the receiver of the YAML file CONFIG can run here; nothing of it is started.
 
     It checks the file, the packages, Redis and the rights of its user, the ports and TLS. With Spark it also checks
@@ -40,6 +39,15 @@ def check(config: str, overrides: tuple[str, ...], without_spark: bool, as_json:
     program reads it. For the last check a query without rows writes to a folder beside the checkpoint, which is deleted
     afterwards. Run it where the receiver will run, also with spark-submit. The exit status is 0 without a problem, and
     1 otherwise.
+
+    Options:
+        --set NAME=VALUE: Override a value of the file, as receive does. Repeatable.
+        --without-spark: Check the file, Redis, ports and TLS only, without a Spark session.
+        --json: Print one line of JSON for each finding, and the verdict last.
+
+    Examples:
+        wallaroo-spark check orders.yaml
+        wallaroo-spark check orders.yaml --without-spark --json
     """
     found = dict.fromkeys(MARKS, 0)
     for finding in findings(config, overrides, with_spark=not without_spark):

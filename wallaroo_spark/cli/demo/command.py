@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import click
 from rich.console import Console
@@ -21,6 +21,7 @@ from rich.table import Table
 
 from wallaroo_spark.cli.demo.view import DemoView, Scene, Sender, Senders, plan_senders
 from wallaroo_spark.cli.sessions import standard_error_to
+from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.errors import ConfigurationError, WallarooError
 
 if TYPE_CHECKING:
@@ -58,26 +59,30 @@ class DemoPlan:
         return sum(self.totals.values())
 
 
-@click.command(
-    epilog="Examples: wallaroo-spark demo --kill-worker · wallaroo-spark demo orders.jsonl returns.jsonl --output out"
-)
-@click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--messages", default=200_000, show_default=True, type=click.IntRange(1), help="Orders to generate.")
-@click.option("--kill-worker", is_flag=True, help="Kill a worker's process (SIGKILL) half-way.")
-@click.option("--json", "as_json", is_flag=True, help="Print the five counts as one JSON object, as the last line.")
-@click.option(
-    "--output",
-    default="demo-output",
-    show_default=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for the files, the Parquet and the logs of the run.",
-)
-def demo(files: tuple[Path, ...], messages: int, kill_worker: bool, as_json: bool, output: Path) -> None:
+@verb()
+def demo(
+    files: Annotated[tuple[Path, ...], click.Path(exists=True, dir_okay=False, path_type=Path)] = (),
+    *,
+    messages: Annotated[int, click.IntRange(1)] = 200_000,
+    kill_worker: bool = False,
+    output: Annotated[Path, click.Path(file_okay=False, path_type=Path)] = Path("demo-output"),
+    as_json: Json = False,
+) -> None:
     """Four connectors send orders to two workers inside Spark; every one must arrive exactly once.
 
     Without FILES, orders are generated, and their totals computed for each minute. With FILES, the lines of each file
     are sent as a stream. Afterwards the Parquet files are compared with the sent files byte for byte. The exit status
     is 0 only if no message was lost, repeated or changed.
+
+    Options:
+        --messages: Orders to generate.
+        --kill-worker: Kill a worker's process (SIGKILL) half-way.
+        --output: Folder for the files, the Parquet and the logs of the run.
+        --json: Print the five counts as one JSON object, as the last line.
+
+    Examples:
+        wallaroo-spark demo --kill-worker
+        wallaroo-spark demo orders.jsonl returns.jsonl --output out
     """
     from wallaroo_spark.cli.demo import job
 

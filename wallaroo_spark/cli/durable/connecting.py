@@ -2,53 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from wallaroo_spark.errors import printable
 
 if TYPE_CHECKING:
-    from wallaroo_spark.client import Event
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-_OPTIONS = (
-    click.option("--gateway", default="", metavar="ADDRESS", help="Gateways: host:port, separated by commas."),
-    click.option("--registry", default="", metavar="URL", help="Redis with the gateways' addresses, in place of them."),
-    click.option("--application", default="", metavar="NAME", help="Name of the application, with --registry."),
-    click.option("--token", default="", metavar="TOKEN", help="The token; env:NAME or file:PATH hide it."),
-    click.option("--tls", is_flag=True, help="Use TLS, with the authorities that gRPC trusts."),
-    click.option("--tls-ca", default="", metavar="FILE", help="PEM file of the authority of the gateways."),
-    click.option("--tls-certificate", default="", metavar="FILE", help="PEM file of the certificate to present."),
-    click.option("--tls-key", default="", metavar="FILE", help="PEM file with the key of --tls-certificate."),
-)
+    from wallaroo_spark.client import Client, Event
 
 
-def gateway_options(command: F) -> F:
-    """Add the options that :func:`client_settings` reads."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+@dataclass(frozen=True)
+class GatewayOptions:
+    """The gateways of an application.
 
-
-def client_settings(given: dict[str, Any]) -> dict[str, Any]:
-    """Take the options of :func:`gateway_options` out of a verb's options, as settings of a client.
-
-    Raises click.UsageError without an address.
+    Options:
+        --gateway ADDRESS: Gateways: host:port, separated by commas.
+        --registry URL: Redis with the gateways' addresses, in place of them.
+        --application NAME: Name of the application, with --registry.
+        --token TOKEN: The token; env:NAME or file:PATH hide it.
+        --tls: Use TLS, with the authorities that gRPC trusts.
+        --tls-ca FILE: PEM file of the authority of the gateways.
+        --tls-certificate FILE: PEM file of the certificate to present.
+        --tls-key FILE: PEM file with the key of --tls-certificate.
     """
-    address, registry = given.pop("gateway"), given.pop("registry")
-    application = given.pop("application")
-    found = {"token": given.pop("token"), "tls": given.pop("tls")}
-    found |= {name: given.pop(f"tls_{name}") for name in ("ca", "certificate", "key")}
-    if address:
-        return {**found, "address": address}
-    if registry and application:
-        return {**found, "registry": registry, "application": application}
-    raise click.UsageError(
-        "give --gateway HOST:PORT, or --registry URL and --application NAME, or set WALLAROO_GATEWAY, or use --context"
-    )
+
+    gateway: str = ""
+    registry: str = ""
+    application: str = ""
+    token: str = ""
+    tls: bool = False
+    tls_ca: str = ""
+    tls_certificate: str = ""
+    tls_key: str = ""
+
+    def settings(self) -> dict[str, Any]:
+        """The settings of a client. Raises click.UsageError without an address."""
+        found = {
+            "token": self.token,
+            "tls": self.tls,
+            "ca": self.tls_ca,
+            "certificate": self.tls_certificate,
+            "key": self.tls_key,
+        }
+        if self.gateway:
+            return {**found, "address": self.gateway}
+        if self.registry and self.application:
+            return {**found, "registry": self.registry, "application": self.application}
+        raise click.UsageError(
+            "give --gateway HOST:PORT, or --registry URL and --application NAME, or set WALLAROO_GATEWAY, or use "
+            "--context"
+        )
+
+    def client(self) -> Client:
+        """A client. Raises click.UsageError without an address."""
+        from wallaroo_spark.client import Client
+
+        return Client(**self.settings())
 
 
 def start_of_text(text: str) -> str | int:

@@ -4,15 +4,16 @@ one."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from wallaroo_spark.cli.common import print_table
-from wallaroo_spark.cli.durable.connecting import client_settings, gateway_options
-from wallaroo_spark.cli.schema import app_option, existing, json_option, one_object, schema_store
+from wallaroo_spark.cli.common import Columns, print_table
+from wallaroo_spark.cli.durable.connecting import GatewayOptions
+from wallaroo_spark.cli.schema import AppOptions, one_object
+from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.errors import ConfigurationError, printable
 from wallaroo_spark.texts import count
 
@@ -25,137 +26,135 @@ def pipelines() -> None:
     """Show the pipelines of an application and the history of their instances, cancel one, or take its work away."""
 
 
-@pipelines.command(name="list", epilog="Example: wallaroo-spark pipelines list --app ./shop")
-@app_option
-@json_option
-def list_pipelines(app: str, as_json: bool) -> None:
-    """List the declared pipelines with their input streams and stages."""
-    found = list(_declared(app))
+@verb(pipelines, "list")
+def list_pipelines(*, app: AppOptions, as_json: Json = False) -> None:
+    """List the declared pipelines with their input streams and stages.
+
+    Options:
+        --json: Print one line of JSON.
+
+    Examples:
+        wallaroo-spark pipelines list --app ./shop
+    """
+    from wallaroo_spark.pipelines.schema.declarations import PipelineDeclaration
+
+    declared = app.stored().objects.values()
+    found = [_summary(one) for one in declared if isinstance(one, PipelineDeclaration)]
     if as_json:
-        click.echo(json.dumps({"pipelines": [_summary(one) for one in found]}))
-        return
-    if not found:
+        click.echo(json.dumps({"pipelines": found}))
+    elif not found:
         click.echo("There are no pipelines.")
-        return
-    print_table(
-        ("pipeline", "input", "triggers", "max parallel", "stages"),
-        (
-            (
-                one.key.path,
-                summary["input"],
-                ", ".join(one.triggers) or "all",
-                str(one.max_parallel),
-                ", ".join(summary["stages"]),
-            )
-            for one, summary in ((one, _summary(one)) for one in found)
-        ),
-    )
+    else:
+        columns: Columns[dict[str, Any]] = {
+            "pipeline": lambda one: one["pipeline"],
+            "input": lambda one: one["input"],
+            "triggers": lambda one: ", ".join(one["triggers"]) or "all",
+            "max parallel": lambda one: str(one["maxParallel"]),
+            "stages": lambda one: ", ".join(one["stages"]),
+        }
+        print_table(columns, found)
 
 
-@pipelines.command(epilog="Example: wallaroo-spark pipelines show shop/fulfil --app ./shop")
-@click.argument("name")
-@app_option
-@json_option
-def show(name: str, app: str, as_json: bool) -> None:
-    """Show the stages of the pipeline NAME: when each runs, where it runs, and its stream outputs."""
+@verb(pipelines)
+def show(name: str, *, app: AppOptions, as_json: Json = False) -> None:
+    """Show the stages of the pipeline NAME: when each runs, where it runs, and its stream outputs.
+
+    Options:
+        --json: Print one line of JSON.
+
+    Examples:
+        wallaroo-spark pipelines show shop/fulfil --app ./shop
+    """
     from wallaroo_spark.pipelines.schema.documents import to_document
 
-    one = one_object(schema_store(existing(app)).newest(), "Pipeline", name)
+    one: Any = one_object(app.stored(), "Pipeline", name)
     if as_json:
         click.echo(json.dumps(to_document(one, defaults=True)))
         return
-    declared: Any = one
-    summary = _summary(declared)
     click.echo(
-        f"{one.key.path}: events of {summary['input']}, "
-        f"at most {declared.max_parallel} instances at once in each partition"
+        f"{one.key.path}: events of {_summary(one)['input']}, "
+        f"at most {one.max_parallel} instances at once in each partition"
     )
-    rows = []
-    for stage in declared.stages:
-        before = [*stage.dependencies, *(f"{name} (no output)" for name in stage.after)]
-        attempts = stage.retry.max_attempts
-        rows.append(
-            (
-                stage.name,
-                ", ".join(before) or "the event",
-                f"in Spark: {stage.run}" if stage.run else "programs",
-                ", ".join(stage.stream_outputs),
-                "any number" if attempts is None else str(attempts),
-            )
-        )
-    print_table(("stage", "runs after", "where", "stream outputs", "attempts"), rows)
+    columns: Columns[Any] = {
+        "stage": lambda stage: stage.name,
+        "runs after": lambda stage: (
+            ", ".join([*stage.dependencies, *(f"{name} (no output)" for name in stage.after)]) or "the event"
+        ),
+        "where": lambda stage: f"in Spark: {stage.run}" if stage.run else "programs",
+        "stream outputs": lambda stage: ", ".join(stage.stream_outputs),
+        "attempts": lambda stage: "any number" if stage.retry.max_attempts is None else str(stage.retry.max_attempts),
+    }
+    print_table(columns, one.stages)
 
 
-@pipelines.command(
-    epilog="Examples: wallaroo-spark pipelines instances shop/fulfil --app ./shop · "
-    "wallaroo-spark pipelines instances shop/fulfil --app ./shop --state failed --json"
-)
-@click.argument("name")
-@app_option
-@click.option(
-    "--limit", default=20, show_default=True, type=click.IntRange(1), help="Most instances, the newest first."
-)
-@click.option(
-    "--state",
-    default=None,
-    type=click.Choice(["active", "done", "failed", "cancelled"]),
-    help="Only instances in this state.",
-)
-@json_option
-def instances(name: str, app: str, limit: int, state: str | None, as_json: bool) -> None:
+@verb(pipelines)
+def instances(
+    name: str,
+    *,
+    app: AppOptions,
+    limit: Annotated[int, click.IntRange(1)] = 20,
+    state: Annotated[str | None, click.Choice(["active", "done", "failed", "cancelled"])] = None,
+    as_json: Json = False,
+) -> None:
     """Show instances of the pipeline NAME with how long each stage took, from the history table.
 
     The table has a batch some seconds after its commit. It is read where the application's folder is a path of this
     machine; elsewhere, read it in Spark with read_instances of wallaroo_spark.streams.
+
+    Options:
+        --limit: Most instances, the newest first.
+        --state: Only instances in this state.
+        --json: Print one line of JSON.
+
+    Examples:
+        wallaroo-spark pipelines instances shop/fulfil --app ./shop
+        wallaroo-spark pipelines instances shop/fulfil --app ./shop --state failed --json
     """
     from wallaroo_spark.cli.durable.instance_rows import newest_instances
 
-    declared = one_object(schema_store(existing(app)).newest(), "Pipeline", name)
-    found = newest_instances(_history(existing(app), declared.key.path))
+    declared = one_object(app.stored(), "Pipeline", name)
+    found = newest_instances(_history(app.app, declared.key.path))
     chosen = [one for one in found if state in (None, one.state)][:limit]
     if as_json:
         click.echo(json.dumps({"instances": [one.to_json() for one in chosen]}))
-        return
-    if not chosen:
+    elif not chosen:
         click.echo(f"The history has no such instances of {declared.key.path}.")
-        return
-    print_table(
-        ("instance", "state", "began", "seconds", "stages", "stream outputs", "reason"),
-        (
-            (
-                f"{one.partition}/{one.instance}",
-                one.state,
-                f"{one.began_at:%Y-%m-%d %H:%M:%S}" if one.began_at else "",
-                "" if one.seconds is None else f"{one.seconds:.1f}",
-                ", ".join(f"{stage} {took:.1f} s" for stage, took in one.stages.items()),
-                ", ".join(one.outputs),
-                one.reason,
-            )
-            for one in chosen
-        ),
-    )
-    click.echo(f"{count(len(found), 'instance')} in the history.")
+    else:
+        columns: Columns[Any] = {
+            "instance": lambda one: f"{one.partition}/{one.instance}",
+            "state": lambda one: one.state,
+            "began": lambda one: f"{one.began_at:%Y-%m-%d %H:%M:%S}" if one.began_at else "",
+            "seconds": lambda one: "" if one.seconds is None else f"{one.seconds:.1f}",
+            "stages": lambda one: ", ".join(f"{stage} {took:.1f} s" for stage, took in one.stages.items()),
+            "stream outputs": lambda one: ", ".join(one.outputs),
+            "reason": lambda one: one.reason,
+        }
+        print_table(columns, chosen)
+        click.echo(f"{count(len(found), 'instance')} in the history.")
 
 
-@pipelines.command(
-    name="set-aside",
-    epilog="Examples: wallaroo-spark pipelines set-aside --app ./shop --list · "
-    "wallaroo-spark pipelines set-aside --app ./shop --to shop/letters",
-)
-@app_option
-@click.option("--to", default="", metavar="STREAM", help="The stream that gets the events, as namespace/name.")
-@click.option("--list", "only_list", is_flag=True, help="Show what has failed; change nothing.")
-@json_option
-def set_aside(app: str, to: str, only_list: bool, as_json: bool) -> None:
+@verb(pipelines)
+def set_aside(
+    *, app: AppOptions, to: str = "", only_list: Annotated[bool, "--list"] = False, as_json: Json = False
+) -> None:
     """Set aside the events at which a task has failed (row-failed), so that the application can be started again.
 
     A dead-letter stream gets them at the next start: that of --to, or one that a pipeline declares for its input.
     Without one they are written to a file, which publish --cloudevents reads.
+
+    Options:
+        --to STREAM: The stream that gets the events, as namespace/name.
+        --list: Show what has failed; change nothing.
+        --json: Print one line of JSON.
+
+    Examples:
+        wallaroo-spark pipelines set-aside --app ./shop --list
+        wallaroo-spark pipelines set-aside --app ./shop --to shop/letters
     """
     from wallaroo_spark.engine.failures.isolation import FailedRows
     from wallaroo_spark.engine.failures.isolation import set_aside as set_aside_all
 
-    folder = existing(app)
+    folder = app.existing()
     if only_list:
         notes = FailedRows(folder).all()
         if as_json:
@@ -176,52 +175,56 @@ def set_aside(app: str, to: str, only_list: bool, as_json: bool) -> None:
     click.echo(f"{count(len(found), 'failed row')} set aside." if found else "No task has left a failed row.")
 
 
-def _place(_: click.Context, parameter: click.Parameter, value: str) -> tuple[int, int]:
+class _Instance(click.ParamType[tuple[int, int]]):
     """The partition and the number of an instance, as ``pipelines instances`` shows it."""
-    partition, _slash, instance = value.partition("/")
-    if not (partition.isdecimal() and instance.isdecimal()):
-        raise click.BadParameter(
-            f"{value!r} is no instance; give PARTITION/INSTANCE, such as 0/17, as instances shows it", param=parameter
-        )
-    return int(partition), int(instance)
+
+    name = "instance"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        partition, _slash, instance = value.partition("/")
+        if not (partition.isdecimal() and instance.isdecimal()):
+            self.fail(
+                f"{value!r} is no instance; give PARTITION/INSTANCE, such as 0/17, as instances shows it", param, ctx
+            )
+        return int(partition), int(instance)
 
 
-_instance = click.argument("instance", callback=_place, metavar="PARTITION/INSTANCE")
+Instance = Annotated[Any, _Instance(), "PARTITION/INSTANCE"]
 
 
-@pipelines.command(
-    name="take-away",
-    epilog="Examples: wallaroo-spark pipelines take-away shop/fulfil 0/17 · "
-    "wallaroo-spark pipelines take-away shop/fulfil 0/17 --stage charge --json",
-)
-@click.argument("pipeline")
-@_instance
-@click.option("--stage", default="", metavar="NAME", help="Only the delivery of this stage.")
-@gateway_options
-@json_option
-def take_away(pipeline: str, instance: tuple[int, int], stage: str, as_json: bool, **given: Any) -> None:
+@verb(pipelines)
+def take_away(
+    pipeline: str, instance: Instance, *, stage: str = "", gateways: GatewayOptions, as_json: Json = False
+) -> None:
     """Take the deliveries of an instance of PIPELINE away from the workers that have them; others are given them.
 
     A worker that had one is given no other in its place until it has ended its work; what it answers is dropped.
-    """
-    from wallaroo_spark.client import Client
 
-    with Client(**client_settings(given)) as client:
-        client.take_away(pipeline, *instance, stage)
+    Options:
+        --stage NAME: Only the delivery of this stage.
+        --json: Print one line of JSON.
+
+    Examples:
+        wallaroo-spark pipelines take-away shop/fulfil 0/17
+        wallaroo-spark pipelines take-away shop/fulfil 0/17 --stage charge --json
+    """
+    with gateways.client() as client:
+        client.take_away(pipeline, instance[0], instance[1], stage)
     _done(pipeline, instance, as_json, "taken away", {"stage": stage} if stage else {})
 
 
-@pipelines.command(epilog="Example: wallaroo-spark pipelines cancel shop/fulfil 0/17")
-@click.argument("pipeline")
-@_instance
-@gateway_options
-@json_option
-def cancel(pipeline: str, instance: tuple[int, int], as_json: bool, **given: Any) -> None:
-    """End an active instance of PIPELINE; its open deliveries are withdrawn."""
-    from wallaroo_spark.client import Client
+@verb(pipelines)
+def cancel(pipeline: str, instance: Instance, *, gateways: GatewayOptions, as_json: Json = False) -> None:
+    """End an active instance of PIPELINE; its open deliveries are withdrawn.
 
-    with Client(**client_settings(given)) as client:
-        client.cancel(pipeline, *instance)
+    Options:
+        --json: Print one line of JSON.
+
+    Examples:
+        wallaroo-spark pipelines cancel shop/fulfil 0/17
+    """
+    with gateways.client() as client:
+        client.cancel(pipeline, instance[0], instance[1])
     _done(pipeline, instance, as_json, "cancelled", {})
 
 
@@ -258,17 +261,6 @@ def _history(app: str, pipeline: str) -> Iterator[dict[str, Any]]:
         # The application deletes files of the history when they have expired.
         with suppress(FileNotFoundError):
             yield from fragment.to_table(schema=table.schema, filter=wanted).to_pylist()
-
-
-def _declared(app: str) -> Iterable[PipelineDeclaration]:
-    from wallaroo_spark.pipelines.schema.applying import find
-    from wallaroo_spark.pipelines.schema.declarations import PipelineDeclaration
-
-    return [
-        one
-        for one in find(schema_store(existing(app)).newest(), "Pipeline", "")
-        if isinstance(one, PipelineDeclaration)
-    ]
 
 
 def _summary(one: PipelineDeclaration) -> dict[str, Any]:

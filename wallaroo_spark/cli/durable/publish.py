@@ -7,11 +7,12 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import click
 
-from wallaroo_spark.cli.durable.connecting import client_settings, gateway_options
+from wallaroo_spark.cli.durable.connecting import GatewayOptions
+from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.errors import ConfigurationError, printable
 from wallaroo_spark.texts import count
 
@@ -22,45 +23,24 @@ LONGEST_NAME = 60
 """Most characters of a file's name in the id of an event. A choice that keeps ids short."""
 
 
-@click.command(
-    epilog="Examples: wallaroo-spark publish shop/orders --type shop.order.created --data '{\"order\": 17}' · "
-    "wallaroo-spark publish shop/orders --type shop.order.created orders.jsonl",
-)
-@click.argument("stream")
-@click.argument("files", nargs=-1, type=click.File("rb"), metavar="[FILE]...")
-@click.option("--type", "kind", default="", metavar="TYPE", help="Type of the events.")
-@click.option("--data", default=None, metavar="TEXT", help="Payload of one event, in place of files.")
-@click.option("--id", "id_", default="", metavar="ID", help="Id of the event of --data; random otherwise.")
-@click.option(
-    "--new-ids",
-    is_flag=True,
-    help="Give lines of files random ids, to publish the same lines once more on purpose.",
-)
-@click.option("--cloudevents", is_flag=True, help="Each line is a whole event, in the JSON format of CloudEvents.")
-@click.option(
-    "--source",
-    default="urn:wallaroo-spark:publish",
-    show_default=True,
-    metavar="URI",
-    help="Source of events that have none.",
-)
-@click.option("--key", default=None, metavar="KEY", help="Events with the same key are in one partition.")
-@click.option("--partition", default=None, type=click.IntRange(0), metavar="N", help="The partition of all events.")
-@click.option(
-    "--durability",
-    default="committed",
-    type=click.Choice(["committed", "received"]),
-    show_default=True,
-    help="Wait until the events are committed, or until a gateway has written them durably.",
-)
-@click.option("--delay", default=None, type=click.FloatRange(0), metavar="SECONDS", help="Write them so much later.")
-@click.option(
-    "--batch", default=500, type=click.IntRange(1), show_default=True, metavar="EVENTS", help="Events of one request."
-)
-@gateway_options
-@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON with the place of each event.")
+@verb()
 def publish(
-    stream: str, files: tuple[IO[bytes], ...], data: str | None, batch: int, as_json: bool, **given: Any
+    stream: str,
+    files: Annotated[tuple[IO[bytes], ...], click.File("rb"), "[FILE]..."] = (),
+    *,
+    kind: Annotated[str, "--type"] = "",
+    data: str | None = None,
+    id_: Annotated[str, "--id"] = "",
+    new_ids: bool = False,
+    cloudevents: bool = False,
+    source: str = "urn:wallaroo-spark:publish",
+    key: str | None = None,
+    partition: Annotated[int | None, click.IntRange(0)] = None,
+    durability: Annotated[str, click.Choice(["committed", "received"])] = "committed",
+    delay: Annotated[float | None, click.FloatRange(0)] = None,
+    batch: Annotated[int, click.IntRange(1)] = 500,
+    gateways: GatewayOptions,
+    as_json: Json = False,
 ) -> None:
     """Append an event to STREAM for each line of FILE..., or of standard input; - stands for it, too.
 
@@ -69,19 +49,35 @@ def publish(
     written once. The id of an event is its file, its line and a hash, so a file that is published again after an error
     writes each event once; lines of standard input have random ids. A line that is refused is named on standard error,
     the others are published, and the exit status is 1.
+
+    Options:
+        --type TYPE: Type of the events.
+        --data TEXT: Payload of one event, in place of files.
+        --id ID: Id of the event of --data; random otherwise.
+        --new-ids: Give lines of files random ids, to publish the same lines once more on purpose.
+        --cloudevents: Each line is a whole event, in the JSON format of CloudEvents.
+        --source URI: Source of events that have none.
+        --key KEY: Events with the same key are in one partition.
+        --partition N: The partition of all events.
+        --durability: Wait until the events are committed, or until a gateway has written them durably.
+        --delay SECONDS: Write them so much later.
+        --batch EVENTS: Events of one request.
+        --json: Print a line of JSON with the place of each event.
+
+    Examples:
+        wallaroo-spark publish shop/orders --type shop.order.created --data '{"order": 17}'
+        wallaroo-spark publish shop/orders --type shop.order.created orders.jsonl
     """
     from wallaroo_spark.client import Client
     from wallaroo_spark.json_text import json_line
 
-    kind, id_, whole = given.pop("kind"), given.pop("id_"), given.pop("cloudevents")
-    numbered = not given.pop("new_ids")
-    if not kind and not whole:
+    if not kind and not cloudevents:
         raise click.UsageError("give --type TYPE, or --cloudevents for lines that are whole events")
-    if data is not None and (files or whole):
+    if data is not None and (files or cloudevents):
         raise click.UsageError("give --data TEXT or files, and --cloudevents with files")
     if id_ and data is None:
         raise click.UsageError("--id is the id of the event of --data")
-    settings = client_settings(given)
+    settings = gateways.settings()
     names: deque[str] = deque()
     published = refused = 0
 
@@ -94,10 +90,19 @@ def publish(
         # Outcomes come in the order of the events.
         refuse(names.popleft() if names else "--data", one.error.message)
 
-    events = _of_data(kind, data, id_) if data is not None else _of_files(files, kind, whole, names, numbered, refuse)
-
-    with Client(**settings, source=given.pop("source")) as client:
-        for one in client.publish_many(stream, events, batch=batch, on_refused=tell, **given):
+    if data is not None:
+        events = _of_data(kind, data, id_)
+    else:
+        events = _of_files(files, kind, cloudevents, names, not new_ids, refuse)
+    how: dict[str, Any] = {
+        "partition": partition,
+        "durability": durability,
+        "key": key,
+        "delay": delay,
+        "batch": batch,
+    }
+    with Client(**settings, source=source) as client:
+        for one in client.publish_many(stream, events, on_refused=tell, **how):
             published += 1
             if names:
                 names.popleft()

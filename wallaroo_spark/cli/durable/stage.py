@@ -9,13 +9,17 @@ import signal
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
 from wallaroo_spark.cli.common import INTERRUPTED, TERMINATED
-from wallaroo_spark.cli.durable.connecting import client_settings, event_as_json, gateway_options, shown_data
+from wallaroo_spark.cli.durable.connecting import GatewayOptions, event_as_json, shown_data
+from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.json_text import dump_json, json_line, load_json
+
+if TYPE_CHECKING:
+    from wallaroo_spark.client import AsyncClient, Output, ServedCall, StageWork
 
 _LAST = 300
 """The most characters of a program's errors that the reason of a failure has. A choice: a line or two."""
@@ -65,28 +69,16 @@ def plain(value: Any) -> Any:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
-if TYPE_CHECKING:
-    from wallaroo_spark.client import AsyncClient, Output, ServedCall, StageWork
-
-_concurrency = click.option(
-    "--concurrency", default=1, type=click.IntRange(1), show_default=True, help="Most commands at once."
-)
-
-
-@click.command(
-    epilog="Example: wallaroo-spark stage shop/fulfil charge --exec 'jq -c \"{paid: .root_event.data.price}\"'",
-)
-@click.argument("pipeline")
-@click.argument("stage", metavar="STAGE")
-@click.option("--exec", "command", required=True, metavar="CMD", help="The command, run by the shell.")
-@_concurrency
-@click.option(
-    "--streams", is_flag=True, help='The command prints {"output": …, "streams": {"shop/paid": [{"type": …}]}}.'
-)
-@gateway_options
-@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each delivery.")
+@verb()
 def stage(
-    pipeline: str, stage: str, command: str, concurrency: int, streams: bool, as_json: bool, **given: Any
+    pipeline: str,
+    stage: str,
+    *,
+    command: Annotated[str, "--exec"],
+    concurrency: Annotated[int, click.IntRange(1)] = 1,
+    streams: bool = False,
+    gateways: GatewayOptions,
+    as_json: Json = False,
 ) -> None:
     """Work on STAGE of PIPELINE with a command, for ever.
 
@@ -94,10 +86,19 @@ def stage(
     in the JSON format of CloudEvents. Its standard output is the stage's output: JSON, or text. When it fails, the work
     is given to a member again. Instance, partition and stage are in WALLAROO_INSTANCE, WALLAROO_PARTITION and
     WALLAROO_STAGE, too.
+
+    Options:
+        --exec CMD: The command, run by the shell.
+        --concurrency: Most commands at once.
+        --streams: The command prints {"output": …, "streams": {"shop/paid": [{"type": …}]}}.
+        --json: Print a line of JSON for each delivery.
+
+    Examples:
+        wallaroo-spark stage shop/fulfil charge --exec 'jq -c "{paid: .root_event.data.price}"'
     """
     from wallaroo_spark.client import StageFunction
 
-    settings = client_settings(given)
+    settings = gateways.settings()
 
     async def function(work: StageWork) -> Any:
         with _reported(as_json, {"partition": work.partition, "instance": work.instance}):
@@ -107,23 +108,31 @@ def stage(
     asyncio.run(_until_signal(settings, lambda client: client.work(declared)))
 
 
-@click.command(
-    epilog="Example: wallaroo-spark serve shop/price --exec 'jq -c \"{price: (.data.order * 2)}\"'",
-)
-@click.argument("endpoint")
-@click.option("--exec", "command", required=True, metavar="CMD", help="The command, run by the shell.")
-@_concurrency
-@gateway_options
-@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each call.")
-def serve(endpoint: str, command: str, concurrency: int, as_json: bool, **given: Any) -> None:
+@verb()
+def serve(
+    endpoint: str,
+    *,
+    command: Annotated[str, "--exec"],
+    concurrency: Annotated[int, click.IntRange(1)] = 1,
+    gateways: GatewayOptions,
+    as_json: Json = False,
+) -> None:
     """Serve ENDPOINT with a command, for ever.
 
     The command reads the event of the call from standard input, in the JSON format of CloudEvents. Its standard output
     is the payload of the answer: JSON, or text. When it fails, the call fails with the end of its standard error.
+
+    Options:
+        --exec CMD: The command, run by the shell.
+        --concurrency: Most commands at once.
+        --json: Print a line of JSON for each call.
+
+    Examples:
+        wallaroo-spark serve shop/price --exec 'jq -c "{price: (.data.order * 2)}"'
     """
     from wallaroo_spark.client.events import to_structured
 
-    settings = client_settings(given)
+    settings = gateways.settings()
 
     async def function(call: ServedCall) -> Any:
         with _reported(as_json, {"id": call.event.id, "type": call.event.type}):
@@ -199,21 +208,30 @@ async def _until_signal(settings: dict[str, Any], work: Callable[[AsyncClient], 
         raise click.exceptions.Exit(INTERRUPTED if seen[0] == signal.SIGINT else TERMINATED)
 
 
-@click.command(
-    epilog="Example: wallaroo-spark call shop/price --data '{\"order\": 17}'",
-)
-@click.argument("endpoint")
-@click.option("--type", "kind", default="call", show_default=True, metavar="TYPE", help="Type of the event.")
-@click.option("--data", default="", metavar="TEXT", help="Payload of the event; - reads it from standard input.")
-@click.option("--timeout", default=60.0, show_default=True, metavar="SECONDS", help="Longest wait for the answer.")
-@gateway_options
-@click.option("--json", "as_json", is_flag=True, help="Print the events in the JSON format of CloudEvents.")
-def call(endpoint: str, kind: str, data: str, timeout: float, as_json: bool, **given: Any) -> None:
-    """Call ENDPOINT with one event, and print the events of its answer; it fails at once when nothing serves it."""
-    from wallaroo_spark.client import Client, Event
+@verb()
+def call(
+    endpoint: str,
+    *,
+    kind: Annotated[str, "--type"] = "call",
+    data: str = "",
+    timeout: float = 60.0,
+    gateways: GatewayOptions,
+    as_json: Json = False,
+) -> None:
+    """Call ENDPOINT with one event, and print the events of its answer; it fails at once when nothing serves it.
 
-    settings = client_settings(given)
+    Options:
+        --type TYPE: Type of the event.
+        --data TEXT: Payload of the event; - reads it from standard input.
+        --timeout SECONDS: Longest wait for the answer.
+        --json: Print the events in the JSON format of CloudEvents.
+
+    Examples:
+        wallaroo-spark call shop/price --data '{"order": 17}'
+    """
+    from wallaroo_spark.client import Event
+
     payload = sys.stdin.buffer.read() if data == "-" else data.encode()
-    with Client(**settings) as client:
+    with gateways.client() as client:
         for answer in client.call_stream(endpoint, Event(kind, value_of(payload)), timeout=timeout):
             click.echo(event_as_json(answer) if as_json else shown_data(answer))

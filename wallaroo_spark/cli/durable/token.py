@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
-from wallaroo_spark.cli.common import print_table
-from wallaroo_spark.cli.schema import app_option, existing, json_option, one_object, schema_store
+from wallaroo_spark.cli.common import Columns, print_table
+from wallaroo_spark.cli.schema import AppOptions, one_object
+from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.texts import day_and_clock
 
 if TYPE_CHECKING:
@@ -22,18 +23,21 @@ def token() -> None:
     """Create, list and revoke the tokens of an application."""
 
 
-@token.command(epilog="Example: wallaroo-spark token create shop-web --app ./shop")
-@click.argument("name")
-@app_option
-@json_option
-def create(name: str, app: str, as_json: bool) -> None:
+@verb(token)
+def create(name: str, *, app: AppOptions, as_json: Json = False) -> None:
     """Create a token with the permissions and the time to live of the Token NAME of the schema, and print it.
 
     It is shown once and kept as a hash. Gateways accept it within the length of a lease.
+
+    Options:
+        --json: Print one line of JSON.
+
+    Examples:
+        wallaroo-spark token create shop-web --app ./shop
     """
     from wallaroo_spark.pipelines.schema.declarations import TokenDeclaration
 
-    declared = one_object(schema_store(existing(app)).newest(), "Token", name)
+    declared = one_object(app.stored(), "Token", name)
     assert isinstance(declared, TokenDeclaration)
     text, kept = _store(app).create(declared, time.time())
     click.echo(json.dumps({**_described(kept), "token": text}) if as_json else text)
@@ -42,47 +46,52 @@ def create(name: str, app: str, as_json: bool) -> None:
         click.echo(f"Token {kept.id} of {kept.name}, {until}. It is shown only here.", err=True)
 
 
-@token.command(name="list", epilog="Example: wallaroo-spark token list --app ./shop")
-@app_option
-@json_option
-def list_tokens(app: str, as_json: bool) -> None:
-    """List the tokens of the application, the oldest first, without their secrets."""
+@verb(token, "list")
+def list_tokens(*, app: AppOptions, as_json: Json = False) -> None:
+    """List the tokens of the application, the oldest first, without their secrets.
+
+    Options:
+        --json: Print one line of JSON.
+
+    Examples:
+        wallaroo-spark token list --app ./shop
+    """
     now = time.time()
     found = list(_store(app).list().values())
     if as_json:
         click.echo(json.dumps({"tokens": [{**_described(one), "state": _state(one, now)} for one in found]}))
-        return
-    if not found:
+    elif not found:
         click.echo("There are no tokens.")
-        return
-    rows = (
-        (
-            one.id,
-            one.name,
-            _state(one, now),
-            day_and_clock(one.created_at),
-            "never" if one.expires_at is None else day_and_clock(one.expires_at),
-        )
-        for one in found
-    )
-    print_table(("id", "name", "state", "created", "expires"), rows)
+    else:
+        columns: Columns[KeptToken] = {
+            "id": lambda one: one.id,
+            "name": lambda one: one.name,
+            "state": lambda one: _state(one, now),
+            "created": lambda one: day_and_clock(one.created_at),
+            "expires": lambda one: "never" if one.expires_at is None else day_and_clock(one.expires_at),
+        }
+        print_table(columns, found)
 
 
-@token.command(epilog="Example: wallaroo-spark token revoke 0123456789abcdef --app ./shop")
-@click.argument("id_", metavar="ID")
-@app_option
-@json_option
-def revoke(id_: str, app: str, as_json: bool) -> None:
-    """Revoke the token with this ID, for ever. Gateways refuse it within the length of a lease."""
+@verb(token)
+def revoke(id_: Annotated[str, "ID"], *, app: AppOptions, as_json: Json = False) -> None:
+    """Revoke the token with this ID, for ever. Gateways refuse it within the length of a lease.
+
+    Options:
+        --json: Print one line of JSON.
+
+    Examples:
+        wallaroo-spark token revoke 0123456789abcdef --app ./shop
+    """
     kept = _store(app).revoke(id_)
     text = f"Token {kept.id} of {kept.name} is revoked."
     click.echo(json.dumps({**_described(kept), "state": "revoked"}) if as_json else text)
 
 
-def _store(app: str) -> TokenStore:
+def _store(app: AppOptions) -> TokenStore:
     from wallaroo_spark.gateway.token_store import TokenStore
 
-    return TokenStore(existing(app))
+    return TokenStore(app.existing())
 
 
 def _described(one: KeptToken) -> dict[str, object]:

@@ -6,22 +6,19 @@ import dataclasses
 import signal
 import sys
 from pathlib import Path
+from typing import Annotated
 
 import click
 
 from wallaroo_spark.cli.common import INTERRUPTED
-from wallaroo_spark.cli.sessions import WITH_UI, ui_option
+from wallaroo_spark.cli.sessions import WITH_UI
+from wallaroo_spark.cli.verbs import Json, verb
 
 SAMPLE = Path(__file__).with_name("sample.yaml")
 """The sample that ``--sample`` prints; conf/receive.yaml in the repository is the same text."""
 
-overrides_option = click.option(
-    "--set",
-    "overrides",
-    metavar="NAME=VALUE",
-    multiple=True,
-    help="Override a value of the file: an option, checkpoint, sink.path, trigger.availableNow, spark.… Repeatable.",
-)
+Overrides = Annotated[tuple[str, ...], "--set"]
+"""Values that override those of the YAML file."""
 
 
 def _print_sample(context: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -30,12 +27,6 @@ def _print_sample(context: click.Context, _: click.Parameter, wanted: bool) -> N
         context.exit()
 
 
-@click.command(
-    epilog="Examples: wallaroo-spark receive --sample > orders.yaml · "
-    "wallaroo-spark receive orders.yaml --set port=7200 · wallaroo-spark receive orders.yaml --json",
-)
-@click.argument("config", type=click.Path(dir_okay=False))
-@overrides_option
 @click.option(
     "--sample",
     is_flag=True,
@@ -44,31 +35,18 @@ def _print_sample(context: click.Context, _: click.Parameter, wanted: bool) -> N
     callback=_print_sample,
     help="Print a sample of CONFIG, with comments, and end.",
 )
-@ui_option
-@click.option("--show-registry", is_flag=True, help="Print the registry's URL, with its password if it has one.")
-@click.option("--every", default=10.0, show_default=True, help="Seconds between lines where there is no terminal.")
-@click.option("--plain", is_flag=True, help="Print lines instead of a live table, also on a terminal.")
-@click.option("--json", "as_json", is_flag=True, help="Print lines of JSON, each with its event, also on a terminal.")
-@click.option(
-    "--spark-log",
-    type=click.Path(dir_okay=False, writable=True),
-    help="File for Spark's own messages. By default standard error, or with a live table a new temporary file.",
-)
-@click.option(
-    "--report",
-    type=click.Path(dir_okay=False, writable=True),
-    help="File for a report of the run, one HTML page, written when it ends; the same as the option report.",
-)
+@verb()
 def receive(
-    config: str,
-    overrides: tuple[str, ...],
-    ui: bool,
-    show_registry: bool,
-    every: float,
-    plain: bool,
-    as_json: bool,
-    spark_log: str | None,
-    report: str | None,
+    config: Annotated[str, click.Path(dir_okay=False)],
+    *,
+    overrides: Overrides = (),
+    ui: bool = False,
+    show_registry: bool = False,
+    every: float = 10.0,
+    plain: bool = False,
+    spark_log: Annotated[str, click.Path(dir_okay=False, writable=True)] = "",
+    report: Annotated[str, click.Path(dir_okay=False, writable=True)] = "",
+    as_json: Json = False,
 ) -> None:
     """Run the receiver and the query of the YAML file CONFIG, until the program is interrupted.
 
@@ -76,6 +54,24 @@ def receive(
     directory. Without spark-submit, Spark runs on this machine, with a task slot for each worker and two more. SIGTERM
     and Ctrl-C stop the query, then the receiver; the exit status is 0 after SIGTERM and 130 after Ctrl-C. The next
     start continues from the checkpoint.
+
+    Options:
+        --set NAME=VALUE: Override a value of the file: an option, checkpoint, sink.path, trigger.availableNow, spark.…
+            Repeatable.
+        --ui: Start Spark's UI, without links that end jobs: on loopback where Spark runs on this machine, else on
+            every interface of the driver.
+        --show-registry: Print the registry's URL, with its password if it has one.
+        --every: Seconds between lines where there is no terminal.
+        --plain: Print lines instead of a live table, also on a terminal.
+        --spark-log: File for Spark's own messages. By default standard error, or with a live table a new temporary
+            file.
+        --report: File for a report of the run, one HTML page, written when it ends; the same as the option report.
+        --json: Print lines of JSON, each with its event, also on a terminal.
+
+    Examples:
+        wallaroo-spark receive --sample > orders.yaml
+        wallaroo-spark receive orders.yaml --set port=7200
+        wallaroo-spark receive orders.yaml --json
     """
     from rich.console import Console
 
@@ -89,7 +85,7 @@ def receive(
     console = Console()
     if as_json or plain or not (console.is_terminal and sys.stdout.isatty()):
         with JsonView(every) if as_json else PlainView(every) as lines:
-            stopped_by = running.receive(loaded, lines, show_registry=show_registry, spark_log=spark_log or "")
+            stopped_by = running.receive(loaded, lines, show_registry=show_registry, spark_log=spark_log)
     else:
         log = spark_log or running.new_spark_log(loaded.receiver)
         try:

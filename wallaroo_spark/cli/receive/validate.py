@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import json
+from typing import Annotated
 
 import click
 
-from wallaroo_spark.cli.receive.command import overrides_option
+from wallaroo_spark.cli.receive.command import Overrides
+from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.texts import count
 
 
-@click.command(
-    epilog="Examples: wallaroo-spark validate orders.yaml · wallaroo-spark validate orders.yaml --set workers=4 --json",
-)
-@click.argument("config", type=click.Path(dir_okay=False))
-@overrides_option
-@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON: file, valid and problems.")
-def validate(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
+@verb()
+def validate(
+    config: Annotated[str, click.Path(dir_okay=False)], *, overrides: Overrides = (), as_json: Json = False
+) -> None:
     """Check the YAML file CONFIG as receive would read it, without Spark and without a registry.
 
     Every problem is printed with its line, also secrets whose variable or file is missing. The exit status is 0 when
     there is none, and 1 otherwise. wallaroo-spark receive --sample prints a file to begin with.
+
+    Options:
+        --set NAME=VALUE: Override a value of the file, as receive does. Repeatable.
+        --json: Print one line of JSON: file, valid and problems.
+
+    Examples:
+        wallaroo-spark validate orders.yaml
+        wallaroo-spark validate orders.yaml --set workers=4 --json
     """
     from wallaroo_spark.cli.receive.config import problems
 

@@ -3,65 +3,29 @@
 from __future__ import annotations
 
 import signal
-from typing import Any
+from typing import Annotated, Any
 
 import click
 
 from wallaroo_spark.cli.common import INTERRUPTED
-from wallaroo_spark.cli.defaults import setting_flag
-from wallaroo_spark.cli.schema import app_option, json_option, need
-from wallaroo_spark.cli.sessions import WITH_UI, ui_option
+from wallaroo_spark.cli.schema import AppOptions
+from wallaroo_spark.cli.sessions import WITH_UI
+from wallaroo_spark.cli.verbs import Json, options_of, verb
 from wallaroo_spark.engine.application.settings import ApplicationSettings
-from wallaroo_spark.settings import rows
-
-_NO_FLAG = ("spark", "folder", "schema")
-"""The settings that have options of another form."""
 
 
-def _flags(command: Any) -> Any:
-    for row in reversed(list(rows(ApplicationSettings))):
-        if row.attribute not in _NO_FLAG:
-            command = setting_flag(ApplicationSettings, row.attribute)(command)
-    return command
-
-
-@click.command(
-    epilog="Example: wallaroo-spark run --app ./shop --schema shop.yaml --port 7300",
-)
-@app_option
-@click.option(
-    "--schema",
-    "files",
-    multiple=True,
-    metavar="FILE",
-    help="YAML documents to apply before the start, as apply does; - is standard input. Repeatable.",
-)
-@click.option(
-    "--receive",
-    "receivers",
-    multiple=True,
-    metavar="FILE",
-    type=click.Path(dir_okay=False),
-    help="Also run the receiver of a YAML file of `receive`, whose sink is a stream of this application. Repeatable.",
-)
-@click.option("--master", default="", metavar="URL", help="Spark's master; without it, Spark runs on this machine.")
-@click.option(
-    "--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark: spark.executor.memory=4g. Repeatable."
-)
-@ui_option
-@click.option("--show-registry", is_flag=True, help="Print the registry's URL, with its password if it has one.")
-@_flags
-@json_option
+@verb()
 def run(
-    app: str,
-    files: tuple[str, ...],
-    receivers: tuple[str, ...],
-    master: str,
-    conf: tuple[str, ...],
-    ui: bool,
-    show_registry: bool,
-    as_json: bool,
-    **settings: Any,
+    *,
+    app: AppOptions,
+    files: Annotated[tuple[str, ...], "--schema"] = (),
+    receivers: Annotated[tuple[str, ...], "--receive", click.Path(dir_okay=False)] = (),
+    master: str = "",
+    conf: tuple[str, ...] = (),
+    ui: bool = False,
+    show_registry: bool = False,
+    as_json: Json = False,
+    **settings: Annotated[Any, options_of(ApplicationSettings, "spark", "folder", "schema")],
 ) -> None:
     """Run the application in a folder until the program is interrupted: clients connect to its gateways.
 
@@ -71,11 +35,25 @@ def run(
     where this one ended. Without spark-submit and --master, Spark runs on this machine, with a task slot for each
     gateway and worker, two more, and one for each receiver; everything listens on loopback, and there is no UI of
     Spark without --ui.
+
+    Options:
+        --schema FILE: YAML documents to apply before the start, as apply does; - is standard input. Repeatable.
+        --receive FILE: Also run the receiver of a YAML file of `receive`, whose sink is a stream of this application.
+            Repeatable.
+        --master URL: Spark's master; without it, Spark runs on this machine.
+        --conf NAME=VALUE: A setting of Spark: spark.executor.memory=4g. Repeatable.
+        --ui: Start Spark's UI, without links that end jobs: on loopback where Spark runs on this machine, else on
+            every interface of the driver.
+        --show-registry: Print the registry's URL, with its password if it has one.
+        --json: Print one line of JSON.
+
+    Examples:
+        wallaroo-spark run --app ./shop --schema shop.yaml --port 7300
     """
     from wallaroo_spark.cli.receive.config import STREAM, load
     from wallaroo_spark.cli.run.running import JsonRunView, RunView, run_application
 
-    folder = need(app)
+    folder = app.need()
     if any("=" not in one for one in conf):
         raise click.UsageError("--conf needs NAME=VALUE")
     spark_settings = (WITH_UI if ui else {}) | dict(one.split("=", 1) for one in conf)

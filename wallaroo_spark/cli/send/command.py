@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import socket
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
 from wallaroo_spark.cli.common import INTERRUPTED, TERMINATED
-from wallaroo_spark.cli.defaults import connection_settings, setting_flag, tls_options
 from wallaroo_spark.cli.send.inputs import (
-    LONGEST_LINE,
     STDIN,
     TOPIC,
     InputName,
@@ -24,9 +21,8 @@ from wallaroo_spark.cli.send.inputs import (
     is_pattern,
     open_input,
 )
-from wallaroo_spark.connector import Backoff
-from wallaroo_spark.connector.settings import ConnectorSettings
-from wallaroo_spark.connector.sources.files import TOO_LONG
+from wallaroo_spark.cli.send.options import SendOptions
+from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.errors import WallarooError
 
 NEW_FILES_SECONDS = 1.0
@@ -37,61 +33,14 @@ if TYPE_CHECKING:
     from wallaroo_spark.connector import Connector
 
 
-@click.command(
-    epilog="""\b
-Examples:
-  wallaroo-spark send orders.jsonl --workers host-a:7100,host-b:7101 --cookie env:COOKIE
-  wallaroo-spark send /var/log/app.log --follow --stream app --workers host-a:7100
-  wallaroo-spark send '/var/log/*.log' --follow --registry redis://… --receiver logs""",
-)
-@click.argument("names", nargs=-1, required=True, metavar="FILE...|PATTERN|topic:NAME|-", type=InputName())
-@setting_flag(ConnectorSettings, "workers", metavar="HOST:PORT,…")
-@setting_flag(ConnectorSettings, "registry", metavar="URL", default="")
-@click.option("--receiver", default="", metavar="NAME", help="The receiver's name; needed with --registry.")
-@setting_flag(ConnectorSettings, "instance", default=socket.gethostname, show_default="this host's name")
-@setting_flag(ConnectorSettings, "cookie", metavar="COOKIE")
-@setting_flag(ConnectorSettings, "version", "--protocol-version")
-@setting_flag(ConnectorSettings, "revision")
-@click.option(
-    "--follow", is_flag=True,
-    help="Wait for more at the end of a file or topic, until interrupted; a file also across rotations.",
-)  # fmt: skip
-@click.option(
-    "--stream", default="", metavar="NAME", help="Name of the stream of the one input; else the path as it is given."
-)
-@click.option(
-    "--long-lines", type=click.Choice(TOO_LONG), default="error", show_default=True,
-    help=f"End with an error at a line of more than {LONGEST_LINE:,} bytes, or leave it out, or cut it.",
-)  # fmt: skip
-@click.option(
-    "--positions", default="", metavar="DIR",
-    help="With --follow: folder of the small files that say where rotated files begin.  "
-    "[default: ~/.local/state/wallaroo-spark/positions]",
-)  # fmt: skip
-@click.option("--framed", is_flag=True, help="A record is a big-endian u32 length and that many bytes, and not a line.")
-@tls_options
-@click.option("--topic-registry", default="", metavar="URL", help="Redis where topics are found; else --registry's.")
-@click.option("--topic-cookie", default="", metavar="COOKIE", help="The cookie of topics; env:NAME or file:PATH.")
-@click.option("--topic-tls-ca", default="", metavar="FILE", help="PEM file of the authority of topics' publishers.")
-@click.option(
-    "--topic-value", type=click.Choice(["json", "arrow"]), default="json", show_default=True,
-    help="A message has a row as a JSON object, or some rows as an Arrow IPC stream.",
-)  # fmt: skip
-@setting_flag(Backoff, "give_up_after", metavar="SECONDS")
-@click.option(
-    "--drain-timeout", default=300.0, show_default=True, metavar="SECONDS", type=click.FloatRange(min=0, min_open=True),
-    help="Longest time without an acknowledgement once everything is sent.",
-)  # fmt: skip
-@click.option("--every", default=5.0, show_default=True, help="Seconds between lines where there is no terminal.")
-@click.option("--json", "as_json", is_flag=True, help="End with one line of JSON on standard output.")
+@verb()
 def send(
-    names: tuple[str, ...],
-    every: float,
-    as_json: bool,
-    follow: bool,
-    framed: bool,
-    drain_timeout: float,
-    **settings: Any,
+    names: Annotated[tuple[str, ...], InputName(), "FILE...|PATTERN|topic:NAME|-"],
+    *,
+    given: SendOptions,
+    drain_timeout: Annotated[float, click.FloatRange(min=0, min_open=True)] = 300.0,
+    every: float = 5.0,
+    as_json: Json = False,
 ) -> None:
     """Send the lines of each FILE as a stream of its own, the rows of a topic, or the lines of standard input (-).
 
@@ -106,16 +55,35 @@ def send(
 
     Ctrl-C closes the session and says how much of each input is acknowledged, which is where the next run continues. A
     second Ctrl-C ends at once.
+
+    Options:
+        --drain-timeout SECONDS: Longest time without an acknowledgement once everything is sent.
+        --every: Seconds between lines where there is no terminal.
+        --json: End with one line of JSON on standard output.
+
+    Examples:
+        wallaroo-spark send orders.jsonl --workers host-a:7100,host-b:7101 --cookie env:COOKIE
+        wallaroo-spark send /var/log/app.log --follow --stream app --workers host-a:7100
+        wallaroo-spark send '/var/log/*.log' --follow --registry redis://… --receiver logs
     """
     from wallaroo_spark.cli.send.view import make_view
+    from wallaroo_spark.connector import Connector
 
-    files = expand(names, follow=follow)
-    _check(names, files, follow, framed, settings)
+    files = expand(names, follow=given.follow)
+    _check(names, files, given)
     patterns = [name for name in names if is_pattern(name)]
-    inputs = [open_input(file, follow=follow, framed=framed, options=settings) for file in files]
-    connector = _connector(settings)
+    inputs = [open_input(file, given) for file in files]
+    connector = Connector(
+        given.receiver or "wallaroo-spark",
+        instance=given.name,
+        workers=given.workers,
+        registry=given.registry or None,
+        version=given.version,
+        revision=given.revision,
+        **given.settings(),
+    )
     with make_view(inputs, every, as_json) as view, Interrupts() as interrupts:
-        new = NewFiles(patterns, files, framed, settings) if follow and patterns else None
+        new = NewFiles(patterns, files, given) if given.follow and patterns else None
         try:
             asyncio.run(_send(connector, inputs, view, drain_timeout, interrupts, new))
         except asyncio.CancelledError:
@@ -123,35 +91,20 @@ def send(
             raise click.exceptions.Exit(status) from None
 
 
-def _check(names: Sequence[str], files: Sequence[str], follow: bool, framed: bool, settings: dict[str, Any]) -> None:
-    if bool(settings["workers"]) == bool(settings["registry"]):
+def _check(names: Sequence[str], files: Sequence[str], given: SendOptions) -> None:
+    if bool(given.workers) == bool(given.registry):
         raise click.UsageError("give either --workers host:port, or --registry URL and --receiver NAME")
-    if settings["registry"] and not settings["receiver"]:
+    if given.registry and not given.receiver:
         raise click.UsageError("--registry needs --receiver NAME, because a registry may serve several receivers")
     twice = next((file for file in files if files.count(file) > 1), None)
     if twice is not None:
         raise click.UsageError(f"{twice} is given twice, but one input is one stream; give it once")
-    if settings["stream"] and (len(names) != 1 or is_pattern(names[0]) or names[0].startswith(TOPIC)):
+    if given.stream and (len(names) != 1 or is_pattern(names[0]) or names[0].startswith(TOPIC)):
         raise click.UsageError("--stream names the stream of one file or of standard input; give exactly one")
-    if STDIN in files and (framed or follow):
+    if STDIN in files and (given.framed or given.follow):
         raise click.UsageError("standard input is read as lines, to its end; use --framed and --follow with files only")
-    if any(file.startswith(TOPIC) for file in files) and not (settings["topic_registry"] or settings["registry"]):
+    if any(file.startswith(TOPIC) for file in files) and not (given.topic_registry or given.registry):
         raise click.UsageError("topics are found in a registry; give --topic-registry URL")
-
-
-def _connector(settings: dict[str, Any]) -> Connector:
-    from wallaroo_spark.connector import Connector
-
-    return Connector(
-        settings["receiver"] or "wallaroo-spark",
-        instance=settings["instance"],
-        workers=settings["workers"],
-        registry=settings["registry"] or None,
-        cookie=settings["cookie"],
-        version=settings["protocol_version"],
-        revision=settings["revision"],
-        **connection_settings(settings),
-    )
 
 
 async def _send(

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wallaroo_spark.cli.common import INTERRUPTED, TERMINATED
+from wallaroo_spark.cli.send.options import SendOptions
 from wallaroo_spark.connector.settings import ConnectorSettings
 from wallaroo_spark.connector.sources.rotated import is_rotated
 from wallaroo_spark.protocol import HEAD_BYTES
@@ -91,31 +92,28 @@ def files_of(pattern: str) -> list[str]:
     return [name for name in names if not any(name != one and is_rotated(name, one) for one in names)]
 
 
-def positions_of(name: str, options: dict[str, Any]) -> Path:
+def positions_of(name: str, given: SendOptions) -> Path:
     """The file of positions of a followed file: one for each receiver, instance, stream and path."""
-    folder = Path(options["positions"] or _state_folder()).expanduser()
-    parts = [options["receiver"], options["instance"], options["stream"], os.path.abspath(name)]
+    folder = Path(given.positions or _state_folder()).expanduser()
+    parts = [given.receiver, given.name, given.stream, os.path.abspath(name)]
     return folder / f"{hashlib.blake2b(json.dumps(parts).encode(), digest_size=12).hexdigest()}.json"
 
 
-def open_input(name: str, *, follow: bool, framed: bool, options: dict[str, Any], new: bool = False) -> SendInput:
-    """The input of that name; ``options`` are those of the command. ``new``: it was found by a pattern."""
-    stream = options["stream"]
+def open_input(name: str, given: SendOptions, *, new: bool = False) -> SendInput:
+    """The input of that name. ``new``: it was found by a pattern."""
     if name.startswith(TOPIC):
-        return _topic(name.removeprefix(TOPIC), follow, options)
+        return _topic(name.removeprefix(TOPIC), given)
     from wallaroo_spark.connector import Framed, Lines, RotatedFramed, RotatedLines, Stdin
 
     if name == STDIN:
-        return SendInput(Stdin(name=stream or "stdin"), None)
-    longest: dict[str, Any] = {"longest": LONGEST_LINE, "too_long": options["long_lines"]}
+        return SendInput(Stdin(name=given.stream or "stdin"), None)
+    longest: dict[str, Any] = {} if given.framed else {"longest": LONGEST_LINE, "too_long": given.long_lines}
     source: Source
-    if follow:
-        rotated: dict[str, Any] = {"positions": positions_of(name, options), "name": stream, "until_deleted": new}
-        source = RotatedFramed(name, **rotated) if framed else RotatedLines(name, **rotated, **longest)
-    elif framed:
-        source = Framed(name, name=stream)
+    if given.follow:
+        rotated: dict[str, Any] = {"positions": positions_of(name, given), "until_deleted": new, **longest}
+        source = (RotatedFramed if given.framed else RotatedLines)(name, name=given.stream, **rotated)
     else:
-        source = Lines(name, name=stream, **longest)
+        source = (Framed if given.framed else Lines)(name, name=given.stream, **longest)
     return SendInput(source, os.stat(name).st_size if os.path.exists(name) else 0)
 
 
@@ -128,19 +126,19 @@ def standard_input_is_terminal() -> bool:
     return sys.stdin is not None and sys.stdin.isatty()
 
 
-def _topic(name: str, follow: bool, options: dict[str, Any]) -> SendInput:
+def _topic(name: str, given: SendOptions) -> SendInput:
     from wallaroo_spark.pubsub import TopicSource
 
     source = TopicSource(
         name,
-        registry=options["topic_registry"] or options["registry"],
-        cookie=options["topic_cookie"],
-        value=options["topic_value"],
-        tls_ca=options["topic_tls_ca"],
-        name=options["instance"],
-        reopen=follow,
-        wait=options["give_up_after"] if follow else 0.0,
-        lost_after=options["give_up_after"],
+        registry=given.topic_registry or given.registry,
+        cookie=given.topic_cookie,
+        value=given.topic_value,
+        tls_ca=given.topic_tls_ca,
+        name=given.name,
+        reopen=given.follow,
+        wait=given.give_up_after if given.follow else 0.0,
+        lost_after=given.give_up_after,
     )
     return SendInput(source, None)
 
@@ -179,10 +177,9 @@ class Interrupts:
 class NewFiles:
     """Finds files of the patterns that were not there before."""
 
-    def __init__(self, patterns: Sequence[str], known: Sequence[str], framed: bool, settings: dict[str, Any]) -> None:
+    def __init__(self, patterns: Sequence[str], known: Sequence[str], given: SendOptions) -> None:
         self._patterns = patterns
-        self._framed = framed
-        self._settings = settings
+        self._given = given
         self._seen = {name: _identity(name) for name in known}
 
     def look(self) -> list[SendInput]:
@@ -199,7 +196,7 @@ class NewFiles:
             # A file that was renamed is still followed under its old name.
             if name not in self._seen and identity is not None and identity not in identities:
                 self._seen[name] = identity
-                found.append(open_input(name, follow=True, framed=self._framed, options=self._settings, new=True))
+                found.append(open_input(name, self._given, new=True))
         return found
 
 

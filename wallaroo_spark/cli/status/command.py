@@ -5,24 +5,28 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
-from wallaroo_spark.cli.common import debugging
-from wallaroo_spark.cli.schema import existing
+from wallaroo_spark.cli.common import console, debugging
+from wallaroo_spark.cli.schema import AppOptions
 from wallaroo_spark.cli.status import sources
+from wallaroo_spark.cli.status.sources import ReceiverOptions
+from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.errors import RegistryError
 
 if TYPE_CHECKING:
-    from rich.console import Group
+    from rich.console import Console, Group
 
     from wallaroo_spark.observe.application import ApplicationStatus
     from wallaroo_spark.observe.collect import RegistryCollector
     from wallaroo_spark.observe.rates import History
-    from wallaroo_spark.observe.receiver import ReceiverStatus
+    from wallaroo_spark.observe.receiver import ReceiverStatus, TopicStatus
 
+T = TypeVar("T")
 WAITING = (
     "Workers accept no connector before the receiver has started a query: receiver.start_query(rows.writeStream…, "
     "checkpoint=…) starts one, and .start() of Spark alone does not."
@@ -36,32 +40,16 @@ SINKS = {
 """The text for a sink in each state."""
 
 
-@click.command(
-    epilog="Examples: wallaroo-spark status --registry redis://127.0.0.1:6379 --receiver orders · "
-    "wallaroo-spark status --context test --watch · wallaroo-spark status --json | jq .cause.code · "
-    "wallaroo-spark status --app ./shop",
-)
-@sources.registry_options
-@sources.receiver_option
-@click.option("--checkpoint", default="", metavar="PATH", help="A query's checkpoint, to show its transactional sinks.")
-@click.option("--app", default="", metavar="FOLDER", help="The folder of an application of durable streams.")
-@click.option("--application", default="", metavar="NAME", help="Name of the application, with --registry.")
-@click.option("--watch", is_flag=True, help="Show it again every --every seconds, until Ctrl-C.")
-@click.option(
-    "--every", default=2.0, show_default=True, type=click.FloatRange(min=0.1), help="Seconds between two looks."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON instead of a table.")
+@verb()
 def status(
-    registry: str,
-    receiver: str,
-    checkpoint: str,
-    app: str,
-    application: str,
-    tls: bool,
-    tls_ca: str,
-    watch: bool,
-    every: float,
-    as_json: bool,
+    *,
+    place: ReceiverOptions,
+    checkpoint: str = "",
+    app: str = "",
+    application: str = "",
+    watch: bool = False,
+    every: Annotated[float, click.FloatRange(min=0.1)] = 2.0,
+    as_json: Json = False,
 ) -> None:
     """Show a receiver at a glance: the reason why it waits, its query and batch, rate and lag, each slot and connector,
     and the deaths of workers with their causes.
@@ -74,39 +62,68 @@ def status(
     With --app, or with --registry and --application, it shows an application of durable streams: its query, gateways,
     streams with the lag of their groups, and pipelines with the deliveries of each stage that wait and run. The driver
     writes these figures every five seconds to the folder, and every second to the registry.
+
+    Options:
+        --checkpoint PATH: A query's checkpoint, to show its transactional sinks.
+        --app FOLDER: The folder of an application of durable streams.
+        --application NAME: Name of the application, with --registry.
+        --watch: Show it again every --every seconds, until Ctrl-C.
+        --every: Seconds between two looks.
+        --json: Print one line of JSON instead of a table.
+
+    Examples:
+        wallaroo-spark status --registry redis://127.0.0.1:6379 --receiver orders
+        wallaroo-spark status --context test --watch
+        wallaroo-spark status --json | jq .cause.code
+        wallaroo-spark status --app ./shop
     """
+    from wallaroo_spark.observe.faces.terminal import application_at_a_glance
+    from wallaroo_spark.observe.published import to_json
+    from wallaroo_spark.observe.rates import History
+
+    registry, receiver = place.registry, place.receiver
     if _wants_application(app, application, receiver):
         if application and not registry:
             raise click.UsageError("give --registry URL with --application NAME, or --app FOLDER")
-        _watch_application(app, registry, application, watch, every, as_json)
-        return
-    if (receiver and not registry) or not (registry or checkpoint):
+        healthy = True
+        for shown in _looks(lambda: application_status(AppOptions(app), registry, application), watch, every):
+            if as_json:
+                click.echo(json.dumps(to_json(shown)))
+            else:
+                _cleared(watch).print(application_at_a_glance(shown), soft_wrap=False)
+            healthy = shown.cause.healthy
+    elif (receiver and not registry) or not (registry or checkpoint):
         raise click.UsageError("give --registry URL, with --receiver NAME for its slots, or --checkpoint PATH, or all")
-    if receiver:
-        with sources.collector(registry, receiver, tls, tls_ca) as collector:
-            _watch(collector, registry, checkpoint, watch, every, as_json)
+    elif not receiver:
+        healthy = _others(registry, checkpoint, as_json)
     else:
-        _others(registry, checkpoint, as_json)
-
-
-def _watch(
-    collector: RegistryCollector, registry: str, checkpoint: str, watch: bool, every: float, as_json: bool
-) -> None:
-    from wallaroo_spark.observe.rates import History
-
-    history = History()
-    while True:
-        found = look(collector, registry, checkpoint)
-        history.add(found)
-        if as_json:
-            click.echo(json.dumps(as_json_values(found)))
-        else:
-            _show(found, history, clear=watch)
-        if not watch:
-            break
-        time.sleep(every)
-    if not found.healthy or _unserved(found):
+        history = History()
+        with place.collector() as collector:
+            for found in _looks(lambda: look(collector, registry, checkpoint), watch, every):
+                history.add(found)
+                if as_json:
+                    click.echo(json.dumps(as_json_values(found)))
+                else:
+                    _show(found, history, clear=watch)
+                healthy = found.healthy and _served(found.topics)
+    if not healthy:
         raise click.exceptions.Exit(1)
+
+
+def _looks(look: Callable[[], T], watch: bool, every: float) -> Iterator[T]:
+    """What ``look`` returns: once, or with ``watch`` every so many seconds."""
+    yield look()
+    while watch:
+        time.sleep(every)
+        yield look()
+
+
+def _cleared(watch: bool) -> Console:
+    """The console; with ``watch`` a terminal is cleared."""
+    found = console()
+    if watch and found.is_terminal:
+        found.clear()
+    return found
 
 
 def _wants_application(app: str, application: str, receiver: str) -> bool:
@@ -116,31 +133,11 @@ def _wants_application(app: str, application: str, receiver: str) -> bool:
     return bool(app or application) and ("receiver" not in given or len(given) > 1) and (bool(given) or not receiver)
 
 
-def application_status(app: str, registry: str, application: str) -> ApplicationStatus:
+def application_status(app: AppOptions, registry: str, application: str) -> ApplicationStatus:
     """The newest snapshot: from the registry when ``application`` is given, else from the folder ``app``."""
     from wallaroo_spark.observe.published import in_folder, in_registry
 
-    return in_registry(registry, application, sources.ATTEMPTS) if application else in_folder(existing(app))
-
-
-def _watch_application(app: str, registry: str, application: str, watch: bool, every: float, as_json: bool) -> None:
-    from wallaroo_spark.observe.faces.terminal import application_at_a_glance
-    from wallaroo_spark.observe.published import to_json
-
-    while True:
-        found = application_status(app, registry, application)
-        if as_json:
-            click.echo(json.dumps(to_json(found)))
-        else:
-            console = sources.console()
-            if watch and console.is_terminal:
-                console.clear()
-            console.print(application_at_a_glance(found), soft_wrap=False)
-        if not watch:
-            break
-        time.sleep(every)
-    if not found.cause.healthy:
-        raise click.exceptions.Exit(1)
+    return in_registry(registry, application, sources.ATTEMPTS) if application else in_folder(app.existing())
 
 
 def look(
@@ -172,12 +169,12 @@ def as_json_values(found: ReceiverStatus) -> dict[str, Any]:
     return {**to_json(found), "receiver": found.name}
 
 
-def _unserved(found: ReceiverStatus) -> bool:
-    return any(partition.state != "serving" for topic in found.topics for partition in topic.partitions)
+def _served(topics: Iterable[TopicStatus]) -> bool:
+    return all(partition.state == "serving" for topic in topics for partition in topic.partitions)
 
 
-def _others(registry: str, checkpoint: str, as_json: bool) -> None:
-    """Topics and sinks without a receiver."""
+def _others(registry: str, checkpoint: str, as_json: bool) -> bool:
+    """Show topics and sinks without a receiver; whether all are served."""
     from wallaroo_spark.observe.faces.as_json import record_to_json
 
     topics = sources.topics_in(registry) if registry else ()
@@ -187,15 +184,14 @@ def _others(registry: str, checkpoint: str, as_json: bool) -> None:
         click.echo(json.dumps(answer | ({"sinks": [record_to_json(sink) for sink in sinks]} if checkpoint else {})))
     else:
         _show_others(topics, sinks, registry, checkpoint)
-    if any(partition.state != "serving" for topic in topics for partition in topic.partitions):
-        raise click.exceptions.Exit(1)
+    return _served(topics)
 
 
 def _show_others(topics: Any, sinks: Any, registry: str, checkpoint: str) -> None:
     from wallaroo_spark.observe.faces.terminal import topics_table
 
     if topics:
-        sources.console().print(topics_table(topics))
+        console().print(topics_table(topics))
     elif registry:
         click.echo("No topic runs in this registry.")
     for sink in sinks:
@@ -208,13 +204,11 @@ def _show(found: ReceiverStatus, history: History, *, clear: bool) -> None:
     if found.registry_error and not found.slots and not clear:
         # Nothing else is known, so the sentence is the error.
         raise RegistryError(found.registry_error, code="registry-away")
-    console = sources.console()
-    if clear and console.is_terminal:
-        console.clear()
+    terminal = _cleared(clear)
     if not found.running and not found.registry_error:
         click.echo(nothing_runs(found.name))
     else:
-        console.print(at_a_glance(found, history), soft_wrap=False)
+        terminal.print(at_a_glance(found, history), soft_wrap=False)
     if found.topics or found.sinks:
         _show_others(found.topics, found.sinks, "", "")
     for reason in found.unread:

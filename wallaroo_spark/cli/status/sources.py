@@ -3,67 +3,74 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from wallaroo_spark.inner.client import Trust
     from wallaroo_spark.observe.collect import RegistryCollector
     from wallaroo_spark.observe.receiver import SinkStatus, TopicStatus
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 ATTEMPTS = 2
 """Attempts to reach the registry: few, because a person waits for the answer."""
-WIDE = 1000
-"""Columns of output that goes to no terminal: nothing is wrapped there."""
 
 
-def registry_options(command: F) -> F:
-    """Add the options that name a registry, and how workers are verified."""
-    authority = "PEM file of the authority of the workers' certificates."
-    verify = "The workers use TLS; verify them with the authorities that this system trusts."
-    redis = "The Redis of receivers and topics; also env:NAME or file:PATH."
-    command = click.option("--tls-ca", default="", metavar="FILE", help=authority)(command)
-    command = click.option("--tls", is_flag=True, help=verify)(command)
-    return click.option("--registry", default="", metavar="URL", help=redis)(command)
+@dataclass(frozen=True)
+class RegistryOptions:
+    """A registry, and how the workers in it are verified.
+
+    Options:
+        --registry URL: The Redis of receivers and topics; also env:NAME or file:PATH.
+        --tls: The workers use TLS; verify them with the authorities that this system trusts.
+        --tls-ca FILE: PEM file of the authority of the workers' certificates.
+    """
+
+    registry: str = ""
+    tls: bool = False
+    tls_ca: str = ""
+
+    @property
+    def trust(self) -> Trust | None:
+        """How workers are verified; None: without TLS."""
+        from wallaroo_spark.inner.client import Trust
+        from wallaroo_spark.transport import read_authority
+
+        return Trust(read_authority(self.tls_ca) if self.tls_ca else b"") if self.tls or self.tls_ca else None
+
+    @contextlib.contextmanager
+    def collector_of(self, receiver: str) -> Iterator[RegistryCollector]:
+        """The collector of a receiver's status."""
+        from wallaroo_spark.observe.collect import RegistryCollector
+        from wallaroo_spark.registry import Registry
+
+        with (
+            Registry(self.registry, receiver, attempts=ATTEMPTS) as found,
+            RegistryCollector(found, receiver, self.trust) as made,
+        ):
+            yield made
 
 
-def receiver_option(command: F) -> F:
-    """Add the option that names the receiver."""
-    return click.option("--receiver", default="", metavar="NAME", help="The receiver's name.")(command)
+@dataclass(frozen=True)
+class ReceiverOptions(RegistryOptions):
+    """A receiver in a registry.
 
+    Options:
+        --receiver NAME: The receiver's name.
+    """
 
-def need(registry: str, receiver: str) -> None:
-    """Refuse a call without a registry or without a receiver."""
-    if not registry or not receiver:
-        raise click.UsageError(
-            "give --registry URL and --receiver NAME, or set WALLAROO_REGISTRY and WALLAROO_RECEIVER, or use --context"
-        )
+    receiver: str = ""
 
-
-@contextlib.contextmanager
-def collector(registry: str, receiver: str, tls: bool, tls_ca: str) -> Iterator[RegistryCollector]:
-    """The collector of a receiver's status."""
-    from wallaroo_spark.inner.client import Trust
-    from wallaroo_spark.observe.collect import RegistryCollector
-    from wallaroo_spark.registry import Registry
-    from wallaroo_spark.transport import read_authority
-
-    trust = Trust(read_authority(tls_ca) if tls_ca else b"") if tls or tls_ca else None
-    with Registry(registry, receiver, attempts=ATTEMPTS) as found, RegistryCollector(found, receiver, trust) as made:
-        yield made
-
-
-def console() -> Console:
-    """Where tables are printed. Output to a program or a file is not wrapped at the width of a terminal."""
-    from rich.console import Console
-
-    found = Console(highlight=False, markup=False)
-    return found if found.is_terminal else Console(highlight=False, markup=False, width=WIDE)
+    def collector(self) -> contextlib.AbstractContextManager[RegistryCollector]:
+        """The collector of its status. Raises click.UsageError without a registry or a receiver."""
+        if not self.registry or not self.receiver:
+            raise click.UsageError(
+                "give --registry URL and --receiver NAME, or set WALLAROO_REGISTRY and WALLAROO_RECEIVER, "
+                "or use --context"
+            )
+        return self.collector_of(self.receiver)
 
 
 def topics_in(registry: str) -> tuple[TopicStatus, ...]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from wallaroo_spark.cli.status import sources
+from wallaroo_spark.cli.common import console
+from wallaroo_spark.cli.status.sources import ReceiverOptions
+from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.errors import RegistryError
 
 if TYPE_CHECKING:
@@ -18,42 +22,38 @@ if TYPE_CHECKING:
     from wallaroo_spark.observe.receiver import ReceiverStatus
 
 
-@click.command(
-    epilog="Examples: wallaroo-spark top --registry redis://127.0.0.1:6379 --receiver orders · "
-    "wallaroo-spark top --context test --once | less",
-)
-@sources.registry_options
-@sources.receiver_option
-@click.option(
-    "--every", default=1.0, show_default=True, type=click.FloatRange(min=0.1), help="Seconds between two frames."
-)
-@click.option("--window", default=5.0, show_default=True, type=click.FloatRange(min=0.1), help="Seconds of a rate.")
-@click.option("--rows", default=10, show_default=True, type=click.IntRange(1, 1000), help="The most rows of a table.")
-@click.option("--once", is_flag=True, help="Print one frame, with the rates over --every seconds, and end.")
-@click.option("--json", "as_json", is_flag=True, help="Print each frame as one line of JSON, with its rates.")
+@verb()
 def top(
-    registry: str,
-    receiver: str,
-    tls: bool,
-    tls_ca: str,
-    every: float,
-    window: float,
-    rows: int,
-    once: bool,
-    as_json: bool,
+    *,
+    place: ReceiverOptions,
+    every: Annotated[float, click.FloatRange(min=0.1)] = 1.0,
+    window: Annotated[float, click.FloatRange(min=0.1)] = 5.0,
+    rows: Annotated[int, click.IntRange(1, 1000)] = 10,
+    once: bool = False,
+    as_json: Json = False,
 ) -> None:
     """Show a receiver live until Ctrl-C: rates, credits, held rows, references, ages, deaths and submissions of each
     slot, connector instance and stream, and the reason why each waits, as one sentence.
 
     Without a terminal each frame is printed below the one before. The exit status is 0 when everything works in the
     last frame, and 1 when something does not.
+
+    Options:
+        --every: Seconds between two frames.
+        --window: Seconds of a rate.
+        --rows: The most rows of a table.
+        --once: Print one frame, with the rates over --every seconds, and end.
+        --json: Print each frame as one line of JSON, with its rates.
+
+    Examples:
+        wallaroo-spark top --registry redis://127.0.0.1:6379 --receiver orders
+        wallaroo-spark top --context test --once | less
     """
+    from wallaroo_spark.observe.collect import Question
     from wallaroo_spark.observe.rates import History
 
-    sources.need(registry, receiver)
     history = History()
-    with sources.collector(registry, receiver, tls, tls_ca) as collector:
-        from wallaroo_spark.observe.collect import Question
+    with place.collector() as collector:
 
         def look() -> ReceiverStatus:
             found = collector.status(Question(max(rows, 20)))
@@ -68,34 +68,26 @@ def top(
             found = look()
             _print(found, history, window, rows, as_json)
         else:
-            found = _live(look, history, found, every, window, rows, as_json)
+            with _frames(history, window, rows, as_json) as show, contextlib.suppress(KeyboardInterrupt):
+                while True:
+                    show(found)
+                    time.sleep(every)
+                    found = look()
     if not found.healthy:
         raise click.exceptions.Exit(1)
 
 
-def _live(
-    look: Any, history: History, found: ReceiverStatus, every: float, window: float, rows: int, as_json: bool
-) -> ReceiverStatus:
-    """Show frames until Ctrl-C; returns the last snapshot."""
-    console = sources.console()
-    if as_json or not console.is_terminal:
-        try:
-            while True:
-                _print(found, history, window, rows, as_json)
-                time.sleep(every)
-                found = look()
-        except KeyboardInterrupt:
-            return found
+@contextlib.contextmanager
+def _frames(history: History, window: float, rows: int, as_json: bool) -> Iterator[Callable[[ReceiverStatus], None]]:
+    """A function that shows a frame: over the whole terminal, or below the one before."""
     from rich.live import Live
 
-    with Live(frame(found, history, window, rows), console=console, screen=True, auto_refresh=False) as live:
-        try:
-            while True:
-                live.update(frame(found, history, window, rows), refresh=True)
-                time.sleep(every)
-                found = look()
-        except KeyboardInterrupt:
-            return found
+    terminal = console()
+    if as_json or not terminal.is_terminal:
+        yield lambda found: _print(found, history, window, rows, as_json)
+        return
+    with Live(console=terminal, screen=True, auto_refresh=False) as live:
+        yield lambda found: live.update(frame(found, history, window, rows), refresh=True)
 
 
 def _print(found: ReceiverStatus, history: History, window: float, rows: int, as_json: bool) -> None:
@@ -105,7 +97,7 @@ def _print(found: ReceiverStatus, history: History, window: float, rows: int, as
         total = record_to_json(history.rates(window).total)
         click.echo(json.dumps({**to_json(found), "rates": total}))
     else:
-        sources.console().print(frame(found, history, window, rows))
+        console().print(frame(found, history, window, rows))
 
 
 def frame(found: ReceiverStatus, history: History, window: float, rows: int) -> Group:

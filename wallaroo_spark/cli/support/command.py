@@ -10,15 +10,16 @@ import time
 import tomllib
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import click
 
 from wallaroo_spark.cli.defaults import config_file
-from wallaroo_spark.cli.status import sources
 from wallaroo_spark.cli.support import deployment, machine
 from wallaroo_spark.cli.support.bundle import Bundle, contents
 from wallaroo_spark.cli.support.cleaning import Cleaner, names_secret
 from wallaroo_spark.cli.support.deployment import Deployment
+from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.texts import count, size
 
 LOG_BYTES = 10 << 20
@@ -28,44 +29,15 @@ _SHORTEST_VARIABLE = 8
 _ENDS = (".tar.gz", ".tgz")
 
 
-@click.command(
-    epilog="""\b
-Examples:
-  wallaroo-spark support orders.yaml --log driver.log
-  wallaroo-spark support --registry redis://127.0.0.1:6379 --receiver orders --checkpoint /data/orders
-  wallaroo-spark support --context test --log stderr --secret env:DATABASE_PASSWORD""",
-)
-@click.argument("config", required=False, default="", type=click.Path(dir_okay=False))
-@sources.registry_options
-@sources.receiver_option
-@click.option("--checkpoint", default="", metavar="PATH", help="The query's checkpoint; its files are only listed.")
-@click.option(
-    "--app", default="", metavar="FOLDER",
-    help="The folder of an application of durable streams; its files are only listed.",
-)  # fmt: skip
-@click.option(
-    "--log", "logs", multiple=True, metavar="FILE", help="A log file, of which the last 10 MiB are taken. Repeatable."
-)
-@click.option(
-    "--secret", "secrets", multiple=True, metavar="TEXT",
-    help="Another text to remove, better as env:NAME or file:PATH. Repeatable.",
-)  # fmt: skip
-@click.option(
-    "--output", default="", metavar="FILE", help="The archive (.tar.gz); by default a new file in this directory."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON instead of the lists.")
+@verb()
 def support(
-    config: str,
-    registry: str,
-    receiver: str,
-    checkpoint: str,
-    app: str,
-    tls: bool,
-    tls_ca: str,
-    logs: tuple[str, ...],
-    secrets: tuple[str, ...],
-    output: str,
-    as_json: bool,
+    config: Annotated[str, click.Path(dir_okay=False)] = "",
+    *,
+    place: Deployment,
+    logs: Annotated[tuple[str, ...], "--log"] = (),
+    secrets: Annotated[tuple[str, ...], "--secret"] = (),
+    output: str = "",
+    as_json: Json = False,
 ) -> None:
     """Write one archive for the report of a defect, and list what it has and what could not be reached.
 
@@ -79,16 +51,26 @@ def support(
     Secrets are replaced by ***: those of CONFIG, of the profiles and of variables with such names, those given by
     --secret, users and passwords in URLs, and values behind names such as password or token. Look through the archive
     before you give it away. A part that cannot be reached is listed with its reason, and the exit status is 0.
+
+    Options:
+        --log FILE: A log file, of which the last 10 MiB are taken. Repeatable.
+        --secret TEXT: Another text to remove, better as env:NAME or file:PATH. Repeatable.
+        --output FILE: The archive (.tar.gz); by default a new file in this directory.
+        --json: Print one line of JSON instead of the lists.
+
+    Examples:
+        wallaroo-spark support orders.yaml --log driver.log
+        wallaroo-spark support --registry redis://127.0.0.1:6379 --receiver orders --checkpoint /data/orders
+        wallaroo-spark support --context test --log stderr --secret env:DATABASE_PASSWORD
     """
     path = Path(output or time.strftime("wallaroo-spark-support-%Y%m%dT%H%M%SZ.tar.gz", time.gmtime()))
     if not path.name.endswith(_ENDS):
         raise click.UsageError(f"--output {output}: the archive is a .tar.gz, so let its name end with .tar.gz")
-    cleaner = _knowing(registry, secrets)
+    cleaner = _knowing(place.registry, secrets)
     bundle = Bundle(cleaner)
-    place = Deployment(config, registry, receiver, checkpoint, app, tls, tls_ca)
     bundle.collect("versions.json", "versions of this package and of what it runs on", machine.versions)
     bundle.collect("variables.json", "environment variables of Spark, Java and Python", machine.variables)
-    place = _configured(bundle, place)
+    place = _configured(bundle, config, place)
     _of_registry(bundle, place)
     _of_checkpoint(bundle, place)
     _of_application(bundle, place)
@@ -126,18 +108,18 @@ def _knowing(registry: str, secrets: tuple[str, ...]) -> Cleaner:
     return cleaner
 
 
-def _configured(bundle: Bundle, place: Deployment) -> Deployment:
+def _configured(bundle: Bundle, config: str, place: Deployment) -> Deployment:
     """Collect the configuration; the place with its values."""
-    if not place.config:
+    if not config:
         bundle.miss("options.json", "no CONFIG was named")
         return place
     try:
-        values = deployment.document(place.config, bundle.cleaner)
+        values = deployment.document(config, bundle.cleaner)
     except Exception as error:
         bundle.miss("options.json", str(error))
         return place
-    bundle.collect("options.json", f"the values of {place.config}, and defaults", lambda: deployment.options(values))
-    bundle.collect("check.json", "the findings of check without Spark", lambda: deployment.check(place.config))
+    bundle.collect("options.json", f"the values of {config}, and defaults", lambda: deployment.options(values))
+    bundle.collect("check.json", "the findings of check without Spark", lambda: deployment.check(config))
     return deployment.completed(place, values)
 
 

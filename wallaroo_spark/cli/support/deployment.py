@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from wallaroo_spark.cli.status import sources
+from wallaroo_spark.cli.status.sources import ReceiverOptions
 from wallaroo_spark.cli.support.cleaning import Cleaner
 from wallaroo_spark.errors import CheckpointError, ConfigurationError, RegistryError, WallarooError
 from wallaroo_spark.options import table
@@ -25,23 +26,16 @@ _SIZES = {"string": "strlen", "hash": "hlen", "set": "scard", "zset": "zcard", "
 
 
 @dataclasses.dataclass(frozen=True)
-class Deployment:
-    """Where the deployment is."""
+class Deployment(ReceiverOptions):
+    """Where the deployment is; what is empty is not known, and without a receiver it is all of the registry.
 
-    config: str = ""
-    """Path of the YAML file; empty: none is given."""
-    registry: str = dataclasses.field(default="", repr=False)
-    """The registry's URL, ``env:NAME`` or ``file:PATH``; empty: it is not known."""
-    receiver: str = ""
-    """The receiver's name; empty: all of the registry."""
+    Options:
+        --checkpoint PATH: The query's checkpoint; its files are only listed.
+        --app FOLDER: The folder of an application of durable streams; its files are only listed.
+    """
+
     checkpoint: str = ""
-    """The query's checkpoint; empty: it is not known."""
     app: str = ""
-    """Folder of an application of durable streams; empty: none is known."""
-    tls: bool = False
-    """Whether the workers use TLS."""
-    tls_ca: str = ""
-    """PEM file of the authority of the workers' certificates."""
 
 
 def document(path: str, cleaner: Cleaner) -> dict[str, Any]:
@@ -110,7 +104,7 @@ def statuses(place: Deployment, miss: Miss) -> Iterator[tuple[str, dict[str, Any
     for name in names[MOST_RECEIVERS:]:
         miss(name, f"only the first {MOST_RECEIVERS} receivers are asked; name this one with --receiver")
     for name in names[:MOST_RECEIVERS]:
-        with sources.collector(place.registry, name, place.tls, place.tls_ca) as collector:
+        with place.collector_of(name) as collector:
             found = look(collector, story=True)
         if found.registry_error:
             miss(name, found.registry_error)

@@ -6,10 +6,12 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
 import click
 
 import wallaroo_spark
+from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.texts import count
 
@@ -40,23 +42,26 @@ def _names(folder: Path) -> Iterator[str]:
             yield name
 
 
-@click.command(
-    epilog="""\b
-Examples:
-  wallaroo-spark files
-  wallaroo-spark files docs/sinks.md | less
-  wallaroo-spark files examples/shop conf/grafana --to .""",
-)
-@click.argument("wanted", nargs=-1, metavar="[NAME]...")
-@click.option(
-    "--to", "target", type=click.Path(file_okay=False, path_type=Path), help="Copy the files below this folder."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the names of the files as one line of JSON.")
-def files(wanted: tuple[str, ...], target: Path | None, as_json: bool) -> None:
+@verb()
+def files(
+    wanted: Annotated[tuple[str, ...], "[NAME]..."] = (),
+    *,
+    target: Annotated[Path | None, "--to", click.Path(file_okay=False, path_type=Path)] = None,
+    as_json: Json = False,
+) -> None:
     """Show the files that come with the package and that its errors and pages name.
 
     Without NAME they are listed. NAME is a file or a folder: files are printed, or copied with --to, which keeps
     files that are there already.
+
+    Options:
+        --to: Copy the files below this folder.
+        --json: Print the names of the files as one line of JSON.
+
+    Examples:
+        wallaroo-spark files
+        wallaroo-spark files docs/sinks.md | less
+        wallaroo-spark files examples/shop conf/grafana --to .
     """
     known = names()
     found = {name: [one for one in known if one == name or one.startswith(f"{name}/")] for name in map(_plain, wanted)}

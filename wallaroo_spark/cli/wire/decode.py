@@ -9,10 +9,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any
 
 import click
 
+from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.protocol import REVISIONS, Revision
 from wallaroo_spark.wiretap.decoding import LONGEST_FRAME, DecodedFrame, decode, decode_bytes
@@ -28,33 +29,17 @@ _SIGNS = {End.CONNECTOR: "→", End.WORKER: "←", None: " "}
 _BYTES_A_LINE = 32
 
 
-@click.command(
-    epilog="""\b
-Examples:
-  wallaroo-spark decode shop.capture
-  wallaroo-spark decode shop.capture.2 shop.capture.1 shop.capture --json
-  echo 00000005 01 00000064 | wallaroo-spark decode - --revision v3""",
-)
-@click.argument("files", nargs=-1, required=True, metavar="FILE...|-")
-@click.option("--revision", type=click.Choice(list(REVISIONS)), help="Revision of frames without a HELLO before them.")
-@click.option("--hex", "with_hex", is_flag=True, help="Print the bytes of each frame, too.")
-@click.option("--full", is_flag=True, help="Print payloads whole.")
-@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each frame.")
-@click.option("--connection", type=click.IntRange(1), metavar="NUMBER", help="Only this connection.")
-@click.option("--errors", is_flag=True, help="Only frames that have an error.")
-@click.option(
-    "--max-frame-bytes", default=LONGEST_FRAME, show_default=True, type=click.IntRange(1),
-    help="Longest frame to read. A longer one is an error, and no frame can be found behind it.",
-)  # fmt: skip
+@verb(name="decode")
 def decode_command(
-    files: Sequence[str],
-    revision: str | None,
-    with_hex: bool,
-    full: bool,
-    as_json: bool,
-    connection: int | None,
-    errors: bool,
-    max_frame_bytes: int,
+    files: Annotated[tuple[str, ...], "FILE...|-"],
+    *,
+    revision: Annotated[str | None, click.Choice(list(REVISIONS))] = None,
+    with_hex: Annotated[bool, "--hex"] = False,
+    full: bool = False,
+    connection: Annotated[int | None, click.IntRange(1)] = None,
+    errors: bool = False,
+    max_frame_bytes: Annotated[int, click.IntRange(1)] = LONGEST_FRAME,
+    as_json: Json = False,
 ) -> None:
     """Print each frame of FILE with its time, connection, direction, offset in bytes, and fields.
 
@@ -65,6 +50,20 @@ def decode_command(
     An error in a frame is printed with the offset of its byte, and decoding continues at the next frame. Frames are
     also compared with the states of the protocol: a MESSAGE without a credit, or of a stream that is not open, is an
     error. The exit status is 0 even then; with --errors it is 1 when there are any.
+
+    Options:
+        --revision: Revision of frames without a HELLO before them.
+        --hex: Print the bytes of each frame, too.
+        --full: Print payloads whole.
+        --connection NUMBER: Only this connection.
+        --errors: Only frames that have an error.
+        --max-frame-bytes: Longest frame to read. A longer one is an error, and no frame can be found behind it.
+        --json: Print a line of JSON for each frame.
+
+    Examples:
+        wallaroo-spark decode shop.capture
+        wallaroo-spark decode shop.capture.2 shop.capture.1 shop.capture --json
+        echo 00000005 01 00000064 | wallaroo-spark decode - --revision v3
     """
     chosen = REVISIONS[revision] if revision else None
     with contextlib.ExitStack() as stack:
