@@ -57,6 +57,7 @@ def test_it_takes_rows_ends_in_good_order_and_goes_on(tmp_path: Path) -> None:
         sink = ConnectorSink("orders", (address,), connection=connection)
         first = prepare(sink, 0, "a", "b")
         sink.commit(0, [first])
+        sink.remember(sink.after([first]))
         left = prepare(sink, 1, "c")
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
@@ -64,7 +65,7 @@ def test_it_takes_rows_ends_in_good_order_and_goes_on(tmp_path: Path) -> None:
 
     with serving(to, "--cookie", "sesame", "--json") as (process, address):
         sink = ConnectorSink("orders", (address,), connection=connection)
-        sink.remember(sink.recollect([first], whole=True))
+        sink.remember(sink.after([first]))
         assert sink.recover() == [left.transaction]
         sink.commit(1, [Prepared(left.transaction, 1, {**left.detail, "address": "moved:1"})])
         process.send_signal(signal.SIGINT)

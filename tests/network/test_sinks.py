@@ -38,7 +38,7 @@ def proxy(server: ServingSink) -> Iterator[Proxy]:
 def sink_to(proxy: Proxy, answer_timeout: float = 1.0, give_up_after: float = SECONDS) -> ConnectorSink:
     connection = ConnectionSettings(connect_timeout=SECONDS, answer_timeout=answer_timeout)
     sink = ConnectorSink("orders", (parse_address(proxy.address),), give_up_after=give_up_after, connection=connection)
-    sink.remember({"ends": {"0": {}}, "whole": False})
+    sink.remember({"ends": {"0": {}}})
     return sink
 
 

@@ -144,16 +144,8 @@ class Remembering(Protocol):
     The value is part of each decision to commit. All methods run in the driver, before the sink is sent to the tasks.
     """
 
-    def remember(self, memory: Memory) -> None:
-        """Set the sink's state to the value in the newest decision to commit."""
-
-    def recollect(self, history: Sequence[Prepared], *, whole: bool) -> Memory:
-        """Compute the value for a log that has none: a new log, or a log of an older version.
-
-        ``history`` are the committed transactions in the log, oldest first; ``whole`` says whether the log still has
-        every batch that was ever committed.
-        """
-        ...
+    def remember(self, memory: Memory | None) -> None:
+        """Set the sink's state to the value in the newest decision to commit; None for a log without one."""
 
     def after(self, prepared: Sequence[Prepared]) -> Memory:
         """Return the value after these transactions are committed."""

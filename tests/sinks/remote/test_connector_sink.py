@@ -45,9 +45,9 @@ def server(tmp_path: Path) -> Iterator[ServingSink]:
 
 def sink_to(*addresses: str, **settings: Any) -> ConnectorSink:
     """A sink whose log of decisions has four outputs, and not where they end."""
-    settings.setdefault("give_up_after", 1.0)
+    settings = {"give_up_after": 1.0, "start": "sink", **settings}
     sink = ConnectorSink("orders", tuple(parse_address(one) for one in addresses), **settings)
-    sink.remember({"ends": {str(partition): {} for partition in range(4)}, "whole": False})
+    sink.remember({"ends": {str(partition): {} for partition in range(4)}})
     return sink
 
 
@@ -90,7 +90,7 @@ def test_aborted_rows_are_never_visible(server: ServingSink) -> None:
 def test_a_transaction_of_one_sink_does_not_belong_to_another(server: ServingSink) -> None:
     prepared(sink_to(server.address))
     other = ConnectorSink("order", (parse_address(server.address),))
-    other.remember({"ends": {"0": {}}, "whole": True})
+    other.remember({"ends": {"0": {}}})
 
     assert other.recover() == []
     assert len(sink_to(server.address).recover()) == 1
@@ -193,34 +193,6 @@ def driver(server: ServingSink, checkpoint: Path, keep: int = 100, **settings: A
         Coordinator(sink, log).deliver(batch, lambda n: [vote(sink, n, 0, pieces(partition_rows(n, 0)))])
 
     return deliver
-
-
-@pytest.mark.parametrize("forgotten", [False, True], ids=["all batches kept", "some forgotten"])
-def test_a_log_of_an_older_version_is_continued(server: ServingSink, tmp_path: Path, forgotten: bool) -> None:
-    """It has the ends of its transactions; for outputs that it has forgotten, the sink's reference is used."""
-    sink = sink_to(server.address)
-    log = DecisionLog(str(tmp_path / "checkpoint"), "orders", keep=2)
-    log.load()
-    for batch in range(4 if forgotten else 1):
-        # The partition has rows in the first batch alone.
-        votes = [prepared(sink)] if not batch else []
-        assert log.commit(batch, 0, votes)
-        sink.commit(batch, votes)
-        log.finish(batch)
-
-    deliver = driver(server, tmp_path / "checkpoint", keep=2)
-    deliver(4 if forgotten else 1)
-    deliver(5)
-    wanted = [row for batch in (0, 4 if forgotten else 1, 5) for row in partition_rows(batch, 0)]
-    assert server.shown() == {"orders-0": lines(*wanted)}
-
-
-def test_transactions_that_an_older_version_prepared_are_aborted(server: ServingSink, tmp_path: Path) -> None:
-    """Its id does not say of which try it is."""
-    prepared(sink_to(server.address), rows=["left"])
-
-    driver(server, tmp_path / "checkpoint")(0)
-    assert server.shown() == {"orders-0": lines(*partition_rows(0, 0))}
 
 
 def test_a_new_log_does_not_go_on_in_the_output_of_another_unless_it_is_told_to(

@@ -224,7 +224,7 @@ def test_a_greeting_that_ends_a_sink_is_explained(stage: Stage, tmp_path: Path) 
         sink = ConnectorSink(
             "orders", (("127.0.0.1", port),), give_up_after=0.0, connection=ConnectionSettings(version="9")
         )
-        sink.remember({"ends": {"0": {}}, "whole": True})
+        sink.remember({"ends": {"0": {}}})
 
         async def close_at_once() -> None:
             loop = asyncio.get_running_loop()

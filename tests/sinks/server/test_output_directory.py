@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from wallaroo_spark.errors import ConfigurationError, SinkError
-from wallaroo_spark.sinks.server.journal import OutputPart, encode_record, prepare_record
 from wallaroo_spark.sinks.server.output_directory import HIDDEN, OutputDirectory, checked_worker
 from wallaroo_spark.sinks.two_phase.states import TransactionState
 from wallaroo_spark.steps import SinkStep, at_each
@@ -166,25 +165,6 @@ def test_a_worker_has_one_transaction_at_a_time(tmp_path: Path) -> None:
         assert "t1 of w-0 waits for a decision" in prepare(store, "t2", b"hello\n")
         store.decide("w-0", "t1", False)
         assert prepare(store, "t2", b"hello\n") == ""
-
-
-def test_of_two_that_an_older_version_has_left_one_can_be_committed(tmp_path: Path) -> None:
-    with opened(tmp_path) as store:
-        prepare(store, "t1", b"left by a task that was killed\n")
-        part = store.begin("w-0")
-        part.write([b"hello\n"])
-        part.sync()
-        older = prepare_record(OutputPart("t2", "w-0", 0, 6, part.path.name))
-    with (tmp_path / HIDDEN / "log").open("ab") as log:
-        log.write(encode_record(older))
-    with opened(tmp_path) as store:
-        assert store.uncommitted("w-0") == ["t1", "t2"]
-        store.decide("w-0", "t2", True)
-        with pytest.raises(SinkError, match=r"t1 starts at 0, and the output of w-0 ends at 6: .* abort it"):
-            store.decide("w-0", "t1", True)
-        store.decide("w-0", "t1", False)
-
-    assert shown(tmp_path) == {"w-0.out": b"hello\n"}
 
 
 def test_an_output_that_somebody_else_wrote_to_is_found_out(tmp_path: Path) -> None:

@@ -116,13 +116,3 @@ def test_the_sinks_memory_is_in_the_newest_decision_to_commit(tmp_path: Path) ->
         if batch % 2:
             log.finish(batch)
     assert opened(tmp_path, keep=2).memory() == {"batch": 3}
-
-
-def test_the_history_is_whole_until_something_of_it_may_be_forgotten(tmp_path: Path) -> None:
-    for batch in range(5):
-        found, whole = opened(tmp_path, keep=3).history()
-        assert [one.transaction.batch for one in found] == list(range(max(0, batch - 3), batch))
-        assert whole is (batch < 3)
-        log = opened(tmp_path, keep=3)
-        log.commit(batch, 0, [prepared(batch)])
-        log.finish(batch)

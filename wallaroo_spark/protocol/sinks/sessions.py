@@ -394,6 +394,6 @@ def _gap(message_id: int, offset: int, size: int) -> str:
     if message_id == offset + size:
         return (
             f"MESSAGE {message_id} has {size} bytes and follows {offset}: its id is the offset behind the row, and "
-            "must be the offset in front of it; an older version of this writer sends it so, and must be replaced"
+            "must be the offset in front of it; correct the program that sends it"
         )
     return f"MESSAGE {message_id} follows {offset}: the bytes between them did not arrive"

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import threading
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ import pyarrow.compute as pc
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential, wait_random
 
 from wallaroo_spark.errors import ConfigurationError, LocalProtocolError, SinkError, TransportError
+from wallaroo_spark.event_loop import LoopThread
 from wallaroo_spark.settings import function_takes_settings, rows
 from wallaroo_spark.sinks.interface import Memory, Prepared, Transaction, checked_name
 from wallaroo_spark.sinks.remote.sink_client import SinkClient, shown
@@ -72,10 +72,8 @@ class Known:
 
     ends: dict[str, dict[str, int]] = field(default_factory=dict)
     """The committed length of each output in bytes, by partition (decimal text) and address."""
-    whole: bool = False
-    """Whether an output that is not in ``ends`` is empty; otherwise only its sink knows its length."""
-    try_number: int | None = None
-    """The number of the batch's running try; None before the first."""
+    try_number: int = 0
+    """The number of the batch's running try."""
     alone: bool = True
     """Whether Spark runs each task only once at a time (no speculation)."""
 
@@ -109,14 +107,10 @@ class ConnectorSink:
                 name=self.name,
             )
 
-    def remember(self, memory: Memory) -> None:
+    def remember(self, memory: Memory | None) -> None:
         """Set the committed lengths of the outputs."""
-        self.known.ends = {partition: dict(ends) for partition, ends in memory["ends"].items()}
-        self.known.whole = bool(memory["whole"])
-
-    def recollect(self, history: Sequence[Prepared], *, whole: bool) -> Memory:
-        """Compute the committed lengths of the outputs from the committed transactions."""
-        return {"ends": _ended({}, history), "whole": whole}
+        ends = {} if memory is None else memory["ends"]
+        self.known.ends = {partition: dict(lengths) for partition, lengths in ends.items()}
 
     def after(self, prepared: Sequence[Prepared]) -> Memory:
         """Return the committed lengths after these transactions are committed."""
@@ -127,7 +121,10 @@ class ConnectorSink:
             partition: {at: end for at, end in ends.items() if at in here or partition not in gone}
             for partition, ends in self.known.ends.items()
         }
-        return {"ends": _ended(kept, prepared), "whole": self.known.whole}
+        for one in prepared:
+            if one.detail:
+                kept.setdefault(str(one.transaction.partition), {})[one.detail["address"]] = one.detail["end"]
+        return {"ends": kept}
 
     def begin(self, batch: int, try_number: int, *, alone: bool) -> None:
         """Add the try's number to the ids of transactions, by which a task or driver can abort those of older tries."""
@@ -192,7 +189,8 @@ class ConnectorSink:
             yield column.slice(at, ROWS_AT_ONCE).to_pylist()
 
     async def _prepare(self, transaction: Transaction, first: list[bytes], lots: Iterable[list[bytes]]) -> Prepared:
-        transaction = self._named(transaction)
+        # The number of the try is in the id, so that a later try knows which transactions are older.
+        transaction = replace(transaction, attempt=_attempt(self.known.try_number, transaction.attempt))
         address, worker = self.address(transaction.partition), self.worker(transaction.partition)
         start = self._start(transaction.partition)
         async with await self._reached(lambda: SinkClient.open(address, worker, self.connection, start or 0)) as client:
@@ -223,15 +221,6 @@ class ConnectorSink:
         where = {"address": shown(address), "worker": worker, "start": sent.start, "end": sent.end}
         return Prepared(transaction, count, where)
 
-    def _named(self, transaction: Transaction) -> Transaction:
-        """The transaction with the number of its try in its id."""
-        try_number = self.known.try_number
-        return (
-            transaction
-            if try_number is None
-            else replace(transaction, attempt=_attempt(try_number, transaction.attempt))
-        )
-
     def _start(self, partition: int) -> int | None:
         """Return the committed length of the partition's output; None when only the sink knows it."""
         ends = self.known.ends.get(str(partition), {})
@@ -242,7 +231,7 @@ class ConnectorSink:
         renamed = [end for at, end in ends.items() if at not in here]
         if renamed:
             return max(renamed)
-        return 0 if self.known.whole and self.start == "log" else None
+        return 0 if self.start == "log" else None
 
     async def _clear(self, client: SinkClient, transaction: Transaction) -> None:
         """Abort the transactions of earlier attempts, because many sinks hold only one transaction of a worker."""
@@ -369,25 +358,17 @@ class ConnectorSink:
         return [result for result in results if not isinstance(result, BaseException)]
 
 
-def _ended(ends: dict[str, dict[str, int]], prepared: Iterable[Prepared]) -> dict[str, dict[str, int]]:
-    """Update ``ends`` with the lengths of the outputs after these transactions are committed, and return it."""
-    for one in prepared:
-        if one.detail:
-            ends.setdefault(str(one.transaction.partition), {})[one.detail["address"]] = one.detail["end"]
-    return ends
-
-
 _TRY = re.compile(r"(0|[1-9][0-9]*)x")
 
 
 def _attempt(try_number: int, text: str) -> str:
-    return f"{max(try_number, 0)}x{text}"[:32]
+    return f"{try_number}x{text}"[:32]
 
 
 def _age(transaction: Transaction) -> tuple[int, int]:
-    """Return the batch and the try of a transaction; the try is -1 in ids of an older version of this writer."""
+    """Return the batch and the try of a transaction; the try is 0 in an id that this writer has not made."""
     try_number = _TRY.match(transaction.attempt)
-    return transaction.batch, int(try_number[1]) if try_number else -1
+    return transaction.batch, int(try_number[1]) if try_number else 0
 
 
 def _explained(
@@ -411,18 +392,8 @@ def _run(work: Coroutine[Any, Any, Result]) -> Result:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(work)
-    results: list[Result] = []
-    failures: list[BaseException] = []
-
-    def there() -> None:
-        try:
-            results.append(asyncio.run(work))
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=there, name="wallaroo-sink")
-    thread.start()
-    thread.join()
-    if failures:
-        raise failures[0]
-    return results[0]
+    thread = LoopThread("wallaroo-sink")
+    try:
+        return thread.call(lambda: work)
+    finally:
+        thread.stop()

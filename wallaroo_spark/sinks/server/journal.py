@@ -183,20 +183,13 @@ class ServerTransactions:
         """The rows that a transaction adds; None for an unknown transaction."""
         return self._parts.get(transaction)
 
-    def uncommitted(self, worker: str) -> list[str]:
-        """Return the worker's prepared transactions: at most one, but several in a log of an older version."""
-        return [
-            name
-            for name, state in self._states.items()
-            if state is TransactionState.PREPARED and self._parts[name].worker == worker
-        ]
+    def of_worker(self, worker: str, state: TransactionState) -> OutputPart | None:
+        """Return the part of the worker's prepared or committed transaction (at most one exists), or None.
 
-    def waiting(self, worker: str) -> OutputPart | None:
-        """Return the committed part that is not in the worker's output yet (at most one exists), or None."""
-        for name, state in self._states.items():
-            if state is TransactionState.COMMITTED and self._parts[name].worker == worker:
-                return self._parts[name]
-        return None
+        A committed part is not in the worker's output yet.
+        """
+        found = (part for part in self._parts.values() if part.worker == worker)
+        return next((part for part in found if self._states[part.transaction] is state), None)
 
     def objection(self, part: OutputPart) -> str:
         """Return the reason why a part cannot be prepared; empty when it can."""
@@ -205,16 +198,16 @@ class ServerTransactions:
             return f"its id has {size} bytes; it has 1 to {LONGEST_ID}"
         if part.transaction in self._states:
             return f"it is {self._states[part.transaction]} already"
-        if self.waiting(part.worker) is not None:
+        if self.of_worker(part.worker, TransactionState.COMMITTED) is not None:
             return f"an earlier transaction of {part.worker} is committed and not in its output yet"
         if part.start != self.offset(part.worker) or part.end < part.start:
             return (
                 f"its rows are {part.start} to {part.end}, and the output of {part.worker} ends at "
                 f"{self.offset(part.worker)}"
             )
-        waiting = self.uncommitted(part.worker)
-        if waiting:
-            return f"{waiting[0]} of {part.worker} waits for a decision; a worker has one transaction at a time"
+        other = self.of_worker(part.worker, TransactionState.PREPARED)
+        if other is not None:
+            return f"{other.transaction} of {part.worker} waits for a decision; a worker has one transaction at a time"
         return ""
 
     def apply(self, record: LogRecord) -> None:

@@ -159,13 +159,6 @@ class OutputDirectory:
             return
         with self._of(part.worker):
             if self.transactions.state(transaction) is TransactionState.PREPARED:
-                if commit and part.start != self.transactions.offset(part.worker):
-                    raise SinkError(
-                        f"transaction {transaction} starts at {part.start}, and the output of {part.worker} ends at "
-                        f"{self.transactions.offset(part.worker)}: another of its transactions was committed; abort it",
-                        code="sink-partition-twice",
-                        transaction=transaction,
-                    )
                 do = "commit" if commit else "abort"
                 self._must_log({"do": do, "transaction": transaction})
                 if not commit:
@@ -178,7 +171,7 @@ class OutputDirectory:
     def settle(self, worker: str) -> int:
         """Append a committed part that could not be appended before; return the length of the worker's output."""
         with self._of(worker):
-            part = self.transactions.waiting(worker)
+            part = self.transactions.of_worker(worker, TransactionState.COMMITTED)
             if part is not None:
                 self._append(part)
             return self.transactions.offset(worker)
@@ -191,7 +184,8 @@ class OutputDirectory:
     def uncommitted(self, worker: str) -> list[str]:
         """Return the ids of the worker's transactions that wait for a decision, as the answer to LIST_UNCOMMITTED."""
         with self._mutex:
-            return self.transactions.uncommitted(worker)
+            part = self.transactions.of_worker(worker, TransactionState.PREPARED)
+            return [] if part is None else [part.transaction]
 
     def output(self, worker: str) -> Path:
         """Return the path of a worker's output."""
@@ -233,7 +227,7 @@ class OutputDirectory:
         self._shorten()
 
     def _check(self, worker: str, offset: int) -> None:
-        waiting = self.transactions.waiting(worker)
+        waiting = self.transactions.of_worker(worker, TransactionState.COMMITTED)
         problem = self._misfit(worker, offset, waiting.end if waiting is not None else offset)
         if problem:
             raise SinkError(problem, code="sink-log-damaged", path=str(self.output(worker)))

@@ -32,7 +32,7 @@ from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.settings import function_takes_settings, takes_settings
 from wallaroo_spark.sinks.interface import Prepared, Transaction
 from wallaroo_spark.sinks.settings import KafkaSettings
-from wallaroo_spark.sinks.stores.staged_rows import StagedRows, as_bytes, checked_columns
+from wallaroo_spark.sinks.stores.staged_rows import StagedSink, as_bytes, checked_columns
 from wallaroo_spark.sinks.writer import BatchWriter, transactional
 from wallaroo_spark.steps import SinkStep, passed
 
@@ -273,7 +273,7 @@ def kafka(settings: KafkaSettings) -> BatchWriter:
     return transactional(KafkaSink(**vars(settings)), checkpoint=settings.checkpoint)
 
 
-class KafkaSink:
+class KafkaSink(StagedSink):
     """Produces each row to a topic. The columns are those of Spark's Kafka sink: ``value`` (string or binary; null is a
     tombstone), and optionally ``key`` (string or binary), ``headers`` (an array of structs of ``key`` and ``value``)
     and ``partition`` (int; for null the key decides).
@@ -285,12 +285,10 @@ class KafkaSink:
 
     @takes_settings(KafkaSettings)
     def __init__(self, settings: KafkaSettings) -> None:
-        self.name = settings.name
+        super().__init__(settings.name, settings.checkpoint)
         self._bootstrap, self._options = settings.bootstrap, dict(settings.options or {})
         self._topic, self._timeout = settings.topic, settings.timeout
         self._transaction_timeout = settings.transaction_timeout
-        self._stage = StagedRows(settings.checkpoint, settings.name)
-        self.in_tasks = (settings.checkpoint,)
         self._session: BatchProducer | None = None
 
     def __repr__(self) -> str:
@@ -317,14 +315,6 @@ class KafkaSink:
                 self._session = None
                 raise
         self._stage.clear(batch)
-
-    def abort(self, transactions: Sequence[Transaction]) -> None:
-        """Delete the staged rows."""
-        self._stage.drop(transactions)
-
-    def recover(self) -> Sequence[Transaction]:
-        """The transactions whose rows are staged."""
-        return self._stage.found()
 
     def _append(self, mark: Mark, prepared: Sequence[Prepared]) -> None:
         if self._session is None:

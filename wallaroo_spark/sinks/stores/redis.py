@@ -26,7 +26,7 @@ from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.settings import function_takes_settings, takes_settings
 from wallaroo_spark.sinks.interface import Prepared, Transaction
 from wallaroo_spark.sinks.settings import RedisSettings
-from wallaroo_spark.sinks.stores.staged_rows import StagedRows, as_bytes, checked_columns
+from wallaroo_spark.sinks.stores.staged_rows import StagedSink, as_bytes, checked_columns
 from wallaroo_spark.sinks.writer import BatchWriter, transactional
 from wallaroo_spark.steps import SinkStep, passed
 
@@ -80,7 +80,7 @@ def redis(settings: RedisSettings) -> BatchWriter:
     return transactional(RedisSink(**vars(settings)), checkpoint=settings.checkpoint)
 
 
-class RedisSink:
+class RedisSink(StagedSink):
     """Appends each row as an entry to a stream (its columns are the fields, nulls are left out), or each row's column
     ``value`` to a list.
 
@@ -89,13 +89,11 @@ class RedisSink:
 
     @takes_settings(RedisSettings)
     def __init__(self, settings: RedisSettings) -> None:
-        self.name = settings.name
+        super().__init__(settings.name, settings.checkpoint)
         self._url, self._timeout = settings.url, settings.timeout
         self._target: str = settings.stream or settings.list or ""
         self._kind = "stream" if settings.stream else "list"
         self._mark = f"{_same_slot(self._target)}:wallaroo:{settings.name}"
-        self._stage = StagedRows(settings.checkpoint, settings.name)
-        self.in_tasks = (settings.checkpoint,)
 
     def __repr__(self) -> str:
         return f"RedisSink({self._kind}={self._target!r}, name={self.name!r})"
@@ -111,14 +109,6 @@ class RedisSink:
         if rows:
             self._call(f"take batch {batch}", lambda client: self._append(client, batch, prepared, rows))
         self._stage.clear(batch)
-
-    def abort(self, transactions: Sequence[Transaction]) -> None:
-        """Delete the staged rows."""
-        self._stage.drop(transactions)
-
-    def recover(self) -> Sequence[Transaction]:
-        """The transactions whose rows are staged."""
-        return self._stage.found()
 
     def _check(self, client: Redis) -> None:
         found = client.type(self._target)

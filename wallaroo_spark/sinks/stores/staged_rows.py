@@ -116,6 +116,23 @@ class StagedRows:
         )
 
 
+class StagedSink:
+    """What sinks have in common whose rows are staged beside the checkpoint until they are committed."""
+
+    def __init__(self, name: str, checkpoint: str) -> None:
+        self.name = name
+        self.in_tasks = (checkpoint,)
+        self._stage = StagedRows(checkpoint, name)
+
+    def abort(self, transactions: Sequence[Transaction]) -> None:
+        """Delete the staged rows."""
+        self._stage.drop(transactions)
+
+    def recover(self) -> Sequence[Transaction]:
+        """The transactions whose rows are staged."""
+        return self._stage.found()
+
+
 def checked_columns(found: Sequence[str], known: Sequence[str], needed: Sequence[str], where: str) -> None:
     """Raise :class:`SinkError` when a needed column is missing, or a column is unknown to the sink or repeated."""
     missing = [name for name in needed if name not in found]

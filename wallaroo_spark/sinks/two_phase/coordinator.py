@@ -67,7 +67,8 @@ class Coordinator:
         Raises :class:`SinkError`.
         """
         self._decisions.load()
-        self._remind()
+        if self._remembering is not None:
+            self._remembering.remember(self._decisions.memory())
         self._overrule({batch})
         for number, prepared in self._decisions.unfinished().items():
             log.warning("sink %s: batch %d was decided and not finished; it is finished now", self._sink.name, number)
@@ -84,15 +85,6 @@ class Coordinator:
         if undecided:
             log.warning("sink %s: %d transactions without a decision are aborted", self._sink.name, len(undecided))
             self._sink.abort(undecided)
-
-    def _remind(self) -> None:
-        if self._remembering is None:
-            return
-        memory = self._decisions.memory()
-        if memory is None:
-            history, whole = self._decisions.history()
-            memory = self._remembering.recollect(history, whole=whole)
-        self._remembering.remember(memory)
 
     def _overrule(self, batches: set[int]) -> None:
         """Decide the open try of each batch to abort, so that no other driver can commit what this one aborts."""

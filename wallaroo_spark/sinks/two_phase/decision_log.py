@@ -165,11 +165,6 @@ class DecisionLog:
                     return memory if isinstance(memory, dict) else None
         return None
 
-    def history(self) -> tuple[list[Prepared], bool]:
-        """Return the committed transactions in the log, oldest first, and whether no batch has been deleted from it."""
-        transactions = [prepared for number in sorted(self._batches) for prepared in self.committed(number)]
-        return transactions, sum(known.finished for known in self._batches.values()) < self._keep
-
     def next_try(self, batch: int) -> int:
         """Return the number of the first try of a batch that is not decided."""
         return self._batches.get(batch, LoggedBatch()).next
