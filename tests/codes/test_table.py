@@ -13,8 +13,6 @@ import pytest
 from tests.conftest import ROOT
 from tests.test_documents import anchors
 from wallaroo_spark.codes import ENTRIES, GROUPS, CodeEntry, search
-from wallaroo_spark.observe.causes import HEALTHY
-from wallaroo_spark.observe.causes import HEALTHY as OF_APPLICATIONS
 
 CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 ALERTS = ROOT / "conf" / "prometheus" / "wallaroo-alerts.yaml"
@@ -26,7 +24,7 @@ def test_an_entry_is_whole(entry: CodeEntry) -> None:
     assert all(text.endswith(".") for text in (entry.title, entry.cause, entry.cure) if text)
     assert entry.title
     assert entry.cause
-    assert entry.cure or entry.code in HEALTHY | OF_APPLICATIONS | {"idle"}
+    assert entry.cure or entry.healthy or entry.code == "idle"
 
 
 @pytest.mark.parametrize("entry", ENTRIES.values(), ids=lambda entry: entry.code)

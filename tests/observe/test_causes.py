@@ -9,7 +9,8 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.observe.snapshots import NOW, instance, receiver, slot, stream
-from wallaroo_spark.observe.causes import CODES, HEALTHY, LONG_SECONDS, with_causes
+from wallaroo_spark.codes import ENTRIES
+from wallaroo_spark.observe.causes import CODES, LONG_SECONDS, with_causes
 from wallaroo_spark.observe.receiver import QueryStatus, ReadStatus, ReceiverStatus, Refusal, Totals
 from wallaroo_spark.runtime.long_jobs import Death
 
@@ -97,7 +98,7 @@ def test_a_registry_that_is_away_is_named_without_the_advice_of_its_error() -> N
         "orders waits: the registry does not answer: Redis at h:1 cannot be reached: refused; "
         "connected sessions go on, new ones are told to come back"
     )
-    assert found.cause.cure.startswith("start Redis again")
+    assert found.cause.cure.startswith("Start Redis again")
 
 
 @pytest.mark.parametrize(
@@ -207,7 +208,7 @@ def code_table() -> str:
 def _verdict(code: str) -> str:
     if code == "sink-slow":
         return f"for {LONG_SECONDS:g} s"
-    return "yes" if code in HEALTHY else "no"
+    return "yes" if ENTRIES[code].healthy else "no"
 
 
 if __name__ == "__main__":

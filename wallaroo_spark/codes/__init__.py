@@ -47,6 +47,10 @@ class CodeEntry:
     """The action of the person who reads it; empty for a state in which nothing has to be done."""
     also: tuple[str, ...] = ()
     """Other names of the same cause: alerts in ``conf/prometheus`` and reasons of ``/healthz``."""
+    healthy: bool = False
+    """Whether all works as it should in the state that it names."""
+    check: str = ""
+    """The part of a receiver in the answer of ``/healthz`` whose trouble it is, such as ``slots``; empty: of none."""
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ Source: ``docs/status.md#causes``, ``docs/pipelines/see.md#causes``.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from wallaroo_spark.codes import titles
+from wallaroo_spark.codes import ENTRIES, titles
 from wallaroo_spark.observe.application import ApplicationStatus, StageStatus
 from wallaroo_spark.observe.receiver import (
     Cause,
@@ -46,24 +46,6 @@ S = TypeVar("S")
 CODES = titles("status")
 """Every code of a cause with its meaning. Codes are stable: programs may compare them."""
 
-HEALTHY = frozenset(
-    [
-        "batch-running",
-        "connector-gone",
-        "flowing",
-        "no-connector",
-        "no-credits",
-        "no-data",
-        "query-starting",
-        "session-pending",
-        "trigger-awaited",
-        "application-flowing",
-        "application-idle",
-        "members-full",
-    ]
-)
-"""The codes of a receiver or an application that works as it should."""
-
 
 @dataclass(frozen=True)
 class _Finding:
@@ -73,23 +55,20 @@ class _Finding:
     text: str
     """The sentence behind the subject."""
     cure: str = ""
-    """The way out."""
+    """The way out, where it says more than that of the code."""
     healthy: bool | None = None
     """Whether all works as it should; None where the code alone says so."""
 
     @property
     def sound(self) -> bool:
         """Whether all works as it should."""
-        return self.code in HEALTHY if self.healthy is None else self.healthy
+        return ENTRIES[self.code].healthy if self.healthy is None else self.healthy
 
-    def of(self, subject: str, more: str = "") -> Cause:
+    def of(self, subject: str, more: str = "", *, waits: bool = True) -> Cause:
         """The cause of a subject."""
-        verb = ": " if self.code == "flowing" else " waits: "
-        return Cause(self.code, f"{subject}{verb}{self.text}{more}", self.sound, self.cure)
-
-    def of_application(self, name: str) -> Cause:
-        """The cause of an application."""
-        return Cause(self.code, f"{name}: {self.text}", self.sound, self.cure)
+        verb = " waits: " if waits and self.code != "flowing" else ": "
+        cure = self.cure or ENTRIES[self.code].cure.replace("`", "")
+        return Cause(self.code, f"{subject}{verb}{self.text}{more}", self.sound, cure)
 
 
 def with_causes(status: ReceiverStatus) -> ReceiverStatus:
@@ -138,14 +117,9 @@ def _not_running(status: ReceiverStatus) -> Iterator[_Finding | None]:
         yield _Finding(
             "registry-away",
             f"{who}{detail}; connected sessions go on, new ones are told to come back",
-            "start Redis again, or mend the network to it; nothing in it needs to be restored",
         )
     elif not status.running:
-        yield _Finding(
-            "not-running",
-            "no driver and no worker holds a lease in this registry",
-            "start it with wallaroo-spark receive or Receiver.start, or check the name and the registry",
-        )
+        yield _Finding("not-running", "no driver and no worker holds a lease in this registry")
 
 
 def _without_registry(slots: list[SlotStatus]) -> str:
@@ -160,7 +134,7 @@ def _slots(*states: str) -> Callable[[ReceiverStatus], Iterator[_Finding | None]
 
     def found(status: ReceiverStatus) -> Iterator[_Finding | None]:
         if "vacant" in states and status.running and not status.slots:
-            yield _Finding("slot-vacant", "no slot is known", "look at the driver's log")
+            yield _Finding("slot-vacant", "no slot is known")
         for state in states if status.running else ():
             yield from (_absent(status, slot) for slot in status.slots if slot.state == state)
 
@@ -177,40 +151,22 @@ def _died(status: ReceiverStatus, slot: SlotStatus) -> str:
     return f"the worker of slot {slot.slot} has died{when}{times}{why}"
 
 
-_ABSENT: Mapping[str, tuple[str, Callable[[ReceiverStatus, SlotStatus], str], str]] = {
-    "frozen": (
-        "worker-frozen",
-        lambda status, slot: (
-            f"the worker of slot {slot.slot} (process {slot.holder or 'unknown'}) accepts calls and does not answer; "
-            "its process is stopped or hangs"
-        ),
-        "the driver replaces it once its lease has been expired for long; a stopped process can also be continued",
-    ),
-    "lost": (
-        "worker-lost",
-        _died,
-        "the driver submits it again; when it dies again and again, look at its error and the executor's log",
-    ),
-    "unreachable": (
-        "worker-unreachable",
-        lambda status, slot: f"the worker of slot {slot.slot} cannot be called: {slot.error}",
-        "its inner port must be reachable from here",
-    ),
-    "starting": ("worker-starting", lambda status, slot: f"the worker of slot {slot.slot} is being started", ""),
-    "stopping": (
-        "worker-stopping",
-        lambda status, slot: f"the worker of slot {slot.slot} is ending: {slot.stopping}",
-        "",
-    ),
-    "vacant": ("slot-vacant", lambda status, slot: f"nobody serves slot {slot.slot}", "look at the driver's log"),
-}
-"""The causes of a slot whose worker does not serve, by its state."""
-
-
 def _absent(status: ReceiverStatus, slot: SlotStatus) -> _Finding | None:
     """Why a slot's worker does not serve; None when it answers."""
-    code, text, cure = _ABSENT.get(slot.state, ("", _died, ""))
-    return _Finding(code, text(status, slot), cure) if code else None
+    worker = f"the worker of slot {slot.slot}"
+    by_state = {
+        "frozen": (
+            "worker-frozen",
+            f"{worker} (process {slot.holder or 'unknown'}) accepts calls and does not answer; its process is stopped "
+            "or hangs",
+        ),
+        "lost": ("worker-lost", _died(status, slot)),
+        "unreachable": ("worker-unreachable", f"{worker} cannot be called: {slot.error}"),
+        "starting": ("worker-starting", f"{worker} is being started"),
+        "stopping": ("worker-stopping", f"{worker} is ending: {slot.stopping}"),
+        "vacant": ("slot-vacant", f"nobody serves slot {slot.slot}"),
+    }
+    return _Finding(*by_state[slot.state]) if slot.state in by_state else None
 
 
 def _query_error(query: QueryStatus) -> _Finding | None:
@@ -219,7 +175,6 @@ def _query_error(query: QueryStatus) -> _Finding | None:
             return _Finding(
                 "checkpoint-unwritable",
                 f"the query has failed because its checkpoint {query.checkpoint} cannot be used: {query.error}",
-                "make the checkpoint writable (rights, free space, mount), then start the query again",
             )
         return _Finding(
             "query-failed",
@@ -231,7 +186,6 @@ def _query_error(query: QueryStatus) -> _Finding | None:
         return _Finding(
             "checkpoint-unreadable",
             f"the driver cannot read the checkpoint, so nothing is acknowledged: {query.watcher_error}",
-            "make the checkpoint readable for the driver",
         )
     return None
 
@@ -241,14 +195,10 @@ def _next_batch(query: QueryStatus) -> int:
     return 0 if query.committed_batch is None else query.committed_batch + 1
 
 
-_QUERY: Mapping[str, tuple[str, str, str]] = {
-    "none": (
-        "query-not-started",
-        "the receiver has started no query, so workers accept no connector",
-        "receiver.start_query(rows.writeStream…, checkpoint=…) starts one, and .start() of Spark alone does not",
-    ),
-    "stopped": ("query-stopped", "the query was stopped", "start it again with receiver.start_query"),
-    "starting": ("query-starting", "the query is being started", ""),
+_QUERY = {
+    "none": ("query-not-started", "the receiver has started no query, so workers accept no connector"),
+    "stopped": ("query-stopped", "the query was stopped"),
+    "starting": ("query-starting", "the query is being started"),
 }
 """The causes of a query that does not run, by its state."""
 
@@ -261,7 +211,6 @@ def _query(status: ReceiverStatus) -> _Finding | None:
         return _Finding(
             "driver-lost",
             "workers run, and no driver holds the lock of the receiver: it has ended, or does not reach the registry",
-            "start the driver again",
         )
     if status.query.state in _QUERY:
         return _Finding(*_QUERY[status.query.state])
@@ -294,12 +243,10 @@ def _batch(status: ReceiverStatus) -> _Finding | None:
     missing = sum(slot.read.missing for slot in status.slots if slot.read is not None)
     if phase == "reading" and missing and seconds >= SLOW_SECONDS:
         return _Finding(
-            "resend-awaited",
-            f"{text}; {missing:,} of its ranges have to be sent again by their connectors",
-            "start the connectors that are missing; after replayTimeout the batch fails with the names of the streams",
+            "resend-awaited", f"{text}; {missing:,} of its ranges have to be sent again by their connectors"
         )
     if seconds >= _usual(status.query):
-        return _Finding("sink-slow", text, "look at the query's sink and at Spark's UI", seconds < LONG_SECONDS)
+        return _Finding("sink-slow", text, healthy=seconds < LONG_SECONDS)
     return _Finding("batch-running", text)
 
 
@@ -319,11 +266,6 @@ def _slow_batch(status: ReceiverStatus) -> _Finding | None:
     return dataclasses.replace(found, healthy=False) if full else found
 
 
-_LOOK_AT_DRIVER = (
-    "look at the driver's process: it is stopped, or busy with something else; the log of the driver may say more"
-)
-
-
 def _driver_slow(status: ReceiverStatus) -> _Finding | None:
     age = status.report_age
     # Without the registry, the report cannot come.
@@ -332,7 +274,6 @@ def _driver_slow(status: ReceiverStatus) -> _Finding | None:
     return _Finding(
         "driver-slow",
         f"the driver has reported nothing for {duration(age)}, so its figures are old and nothing is acknowledged",
-        _LOOK_AT_DRIVER,
     )
 
 
@@ -354,8 +295,7 @@ def _full(status: ReceiverStatus) -> _Finding | None:
     return _Finding(
         "memory-full",
         f"the buffer of slot {worst.slot} is full, so its connectors are not read",
-        "raise memoryBudget, or make the batches faster",
-        worst.pressure == "soft" and (worst.ack_age or 0.0) < LONG_SECONDS,
+        healthy=worst.pressure == "soft" and (worst.ack_age or 0.0) < LONG_SECONDS,
     )
 
 
@@ -376,13 +316,8 @@ def _refused(status: ReceiverStatus, slots: tuple[SlotStatus, ...]) -> _Finding 
     # While others are connected, the receiver works: the refused one may be a stranger.
     others = any(slot.sessions for slot in slots)
     if cookies:
-        return _Finding(
-            "wrong-cookie",
-            f"{who} was refused {ago} ago, because its cookie is wrong",
-            "give the connector the cookie of the receiver",
-            others,
-        )
-    return _Finding("refused", f"{who} was refused {ago} ago: {last.reason}", "", others)
+        return _Finding("wrong-cookie", f"{who} was refused {ago} ago, because its cookie is wrong", healthy=others)
+    return _Finding("refused", f"{who} was refused {ago} ago: {last.reason}", healthy=others)
 
 
 _FINAL = frozenset(
@@ -506,7 +441,7 @@ def _of_stream(
     if instance is not None:
         code, text = instance.cause.code, instance.cause.sentence.partition(": ")[2]
         if code not in ("flowing", ""):
-            return _Finding(code, text, instance.cause.cure, instance.cause.healthy).of(subject)
+            return dataclasses.replace(instance.cause, sentence=f"{subject} waits: {text}")
     return _Finding("flowing", "all its rows are committed").of(subject)
 
 
@@ -521,7 +456,7 @@ A choice: a batch takes well under a second, and some seconds under load."""
 
 def with_cause(status: ApplicationStatus) -> ApplicationStatus:
     """The snapshot with its causes."""
-    causes = tuple(finding.of_application(status.application) for finding in _ranked(APPLICATION, status))
+    causes = tuple(finding.of(status.application, waits=False) for finding in _ranked(APPLICATION, status))
     return dataclasses.replace(status, cause=causes[0], causes=causes)
 
 
@@ -541,22 +476,13 @@ def _driver_of_application(status: ApplicationStatus) -> Iterator[_Finding | Non
             cure += " wallaroo-spark pipelines set-aside goes on without the row."
         yield _Finding(kind, f"the query has failed: {query.error}", cure)
     elif not status.running:
-        yield _Finding(
-            "application-not-running",
-            "no driver runs it",
-            "Start it with wallaroo-spark run, or check the folder, the name and the registry.",
-        )
+        yield _Finding("application-not-running", "no driver runs it")
     if status.running and status.registry_error:
-        yield _Finding(
-            "registry-away",
-            f"the registry does not answer: {status.registry_error}",
-            "Start Redis again, or mend the network to it; nothing in it needs to be restored.",
-        )
+        yield _Finding("registry-away", f"the registry does not answer: {status.registry_error}")
     elif status.running and (status.round_age or 0.0) >= OLD_SECONDS:
         yield _Finding(
             "driver-slow",
             f"the driver has done nothing for {duration(status.round_age or 0.0)}, so its figures are old",
-            f"{_LOOK_AT_DRIVER.capitalize()}.",
         )
 
 
@@ -569,7 +495,6 @@ def _gateways(status: ApplicationStatus) -> Iterator[_Finding | None]:
         yield _Finding(
             "gateway-not-served",
             f"{len(away)} of {len(status.gateways)} gateways do not serve ({gone}){why}",
-            "Look at the gateway's last error, and whether the cluster has a free task slot for it.",
         )
 
 
@@ -588,11 +513,7 @@ def _query_of_application(status: ApplicationStatus) -> Iterator[_Finding | None
     if running > LONG_SECONDS or waiting > LATE_SECONDS:
         batch = f"batch {query.batch} has run for {duration(running)}" if running > LONG_SECONDS else ""
         call = f"a call has waited for its commit for {duration(waiting)}" if waiting > LATE_SECONDS else ""
-        yield _Finding(
-            "query-stuck",
-            ", and ".join(filter(None, (batch, call))),
-            "Look at the batch's job in Spark's UI: a function of a stage that hangs, a file system, or no task slot.",
-        )
+        yield _Finding("query-stuck", ", and ".join(filter(None, (batch, call))))
 
 
 FAILING_ATTEMPTS, FAILING_SECONDS = 3, 60.0
@@ -627,8 +548,6 @@ def _failing(status: ApplicationStatus) -> Iterator[_Finding | None]:
             "group-failing",
             f"group {group.group} has tried the events behind offset {group.cursor} of partition {one.partition} of "
             f"{one.stream} {group.attempts} times in {duration(seconds)}; the last reason: {group.reason}",
-            "Mend the program that consumes them, or pass over them: wallaroo-spark groups move. maxAttempts of the "
-            "stream's retry gives such events to a dead-letter stream.",
         )
 
 
@@ -663,8 +582,7 @@ def _clients_refused(status: ApplicationStatus) -> Iterator[_Finding | None]:
         yield _Finding(
             "clients-refused",
             f"gateway {last.gateway} has refused a client {duration(age)} ago: {last.refused_reason}",
-            "Give the program a token that permits this: wallaroo-spark token create.",
-            any(one.members or one.requests for one in status.gateways),
+            healthy=any(one.members or one.requests for one in status.gateways),
         )
 
 
@@ -690,13 +608,12 @@ def _hung(status: ApplicationStatus) -> Iterator[_Finding | None]:
                 "members-hang",
                 f"the members of stage {stage.stage} of {pipeline} have not ended {_deliveries(stage.overdue)} that "
                 f"{were} taken away from them, and {_wait(stage.waiting)}",
-                "End the programs that hang, or start further ones: they are given the work at once.",
             )
 
 
 def _errors(status: ApplicationStatus) -> Iterator[_Finding | None]:
     if status.errors and status.running:
-        yield _Finding("application-error", status.errors[0], "It is tried again; the log of the driver has more.")
+        yield _Finding("application-error", status.errors[0])
 
 
 def _members_full(status: ApplicationStatus) -> Iterator[_Finding | None]:
@@ -712,11 +629,7 @@ def _members_full(status: ApplicationStatus) -> Iterator[_Finding | None]:
     work = (
         "the only member works on one at a time" if stage.places == 1 else f"its members work on {stage.places} at once"
     )
-    yield _Finding(
-        "members-full",
-        f"stage {stage.stage} of {pipeline_name}: {work}, and {_wait(stage.waiting)}",
-        "Give the program a higher concurrency, or start further ones; a delivery takes two batches beside its work.",
-    )
+    yield _Finding("members-full", f"stage {stage.stage} of {pipeline_name}: {work}, and {_wait(stage.waiting)}")
 
 
 def _work_of_application(status: ApplicationStatus) -> Iterator[_Finding | None]:

@@ -9,38 +9,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from wallaroo_spark.codes import ENTRIES
 from wallaroo_spark.observe.application import ApplicationStatus
 from wallaroo_spark.observe.receiver import ReceiverStatus
 
-CHECKS = {
-    "driver": ("not-running", "driver-lost", "driver-slow", "driver-error"),
-    "registry": ("registry-away",),
-    "slots": (
-        "worker-frozen",
-        "worker-lost",
-        "worker-unreachable",
-        "worker-starting",
-        "worker-stopping",
-        "slot-vacant",
-    ),
-    "query": (
-        "query-failed",
-        "checkpoint-unwritable",
-        "query-not-started",
-        "query-stopped",
-        "sink-slow",
-        "resend-awaited",
-    ),
-    "checkpoint": ("checkpoint-unreadable",),
-    "connectors": ("memory-full", "wrong-cookie", "refused"),
-}
-"""The parts of a receiver, each with the causes that are its trouble."""
+PARTS = ("driver", "registry", "slots", "query", "checkpoint", "connectors")
+"""The parts of a receiver; the code of a cause says whose trouble it is."""
 
 
 def health(status: ReceiverStatus | None) -> dict[str, Any]:
     """The verdict on a snapshot with its causes, as JSON-ready values; None: the driver has no new one."""
     troubles = _troubles(status)
-    checks = {part: next((code for code in troubles if code in codes), "ok") for part, codes in CHECKS.items()}
+    checks = {part: next((code for code in troubles if ENTRIES[code].check == part), "ok") for part in PARTS}
     slots = () if status is None else status.slots
     return {
         "healthy": not troubles,
