@@ -15,6 +15,7 @@ from wallaroo_spark.observe.rates import History, Rates, rates
 from wallaroo_spark.observe.receiver import ReceiverStatus, SlotStatus
 
 T = TypeVar("T")
+S = TypeVar("S", bound=ReceiverStatus | ApplicationStatus)
 
 
 class ThinningSeries(Generic[T]):
@@ -133,91 +134,51 @@ class RunEvent:
     """Whether it needs attention."""
 
 
-class RunRecord:
-    """The record of one run of a receiver."""
+Event = tuple[float, str, str, str, bool]
+"""The fields of a :class:`RunEvent` behind its number."""
+
+
+class KeptRecord(Generic[S]):
+    """What the records of receivers and applications have in common: batches and events."""
 
     def __init__(self) -> None:
-        self.snapshots = History(SNAPSHOTS)
-        self.recent: deque[Point] = deque(maxlen=RECENT)
-        self.whole: ThinningSeries[Point] = ThinningSeries(WHOLE, merge_points)
+        self.last: S | None = None
+        """The newest snapshot."""
         self.batches: deque[Batch] = deque(maxlen=BATCHES)
+        """The newest batches, the oldest first."""
         self.all_batches: ThinningSeries[Batch] = ThinningSeries(WHOLE, merge_batches)
         self.batch_count = 0
         """Batches of the run, also those that ended between two snapshots and have no durations here."""
         self.event_count = 0
         self.death_count = 0
-        self.most_sessions = 0
-        self.rows_in = 0
-        """Rows that the workers of the run have received, as far as the snapshots tell."""
-        self.rows_out = 0
-        """Rows of them that were committed."""
-        self.started: float | None = None
         self._first_events: list[RunEvent] = []
         self._last_events: deque[RunEvent] = deque(maxlen=EVENTS)
-        self._rates: Rates | None = None
-        self._known: dict[str, str] = {}
-        self._deaths: dict[int, tuple[int, float]] = {}
-        self._refused: dict[int, dict[tuple[str, str], float]] = {}
         self._last_batch: tuple[str, int] | None = None
-        self._trouble = ""
-        self._calm_since: float | None = None
-        self._counted: dict[int, tuple[int, Mapping[str, int], int, int]] = {}
-        self._ack_ages: Counter[str] = Counter()
 
-    def add(self, status: ReceiverStatus) -> None:
+    def add(self, status: S) -> None:
         """Add one snapshot. One that is not newer than the last one is ignored."""
-        last = self.snapshots.last
-        if last is not None and status.time <= last.time:
-            return
-        if self.started is None:
-            self.started = status.time
-        self.snapshots.add(status)
-        self._rates = None
-        point = _point(status, rates(_slots_alone(last), _slots_alone(status)) if last is not None else None)
-        self.recent.append(point)
-        self.whole.append(point)
-        self.most_sessions = max(self.most_sessions, status.totals.sessions)
-        self.count(status)
-        self._add_batch(status)
-        for event in self._events(status):
-            self._add_event(*event)
+        if self.last is None or status.time > self.last.time:
+            for event in self._events(self.last, status):
+                self._add_event(*event)
+            self._add_batch(status)
+            self._add_figures(self.last, status)
+            self.last = status
 
-    def rates(self) -> Rates:
-        """The rates over the usual window, computed once for each snapshot."""
-        if self._rates is None:
-            self._rates = self.snapshots.rates()
-        return self._rates
-
-    def count(self, status: ReceiverStatus) -> None:
-        """Add the rows that the workers have counted since the last snapshot."""
-        for slot in status.slots:
-            self._count(slot)
+    def count(self, status: S) -> None:
+        """Add the rows that were counted since the last snapshot."""
 
     def events(self) -> list[RunEvent]:
         """The kept events, the newest first."""
-        last = list(self._last_events)
-        first = [event for event in self._first_events if not last or event.number < last[0].number]
-        return [*reversed(last), *reversed(first)]
+        first = self._first_events[: self.event_count - len(self._last_events)]
+        return [*reversed(self._last_events), *reversed(first)]
 
-    def ack_ages(self) -> list[tuple[float | None, int]]:
-        """Acknowledged rows by the time since their arrival: (upper bound in seconds, rows); None: any longer time."""
-        bounds = sorted(self._ack_ages, key=float)
-        return [(None if bound == "+Inf" else float(bound), self._ack_ages[bound]) for bound in bounds]
+    def _events(self, before: S | None, status: S) -> Iterator[Event]:
+        raise NotImplementedError
 
-    def _count(self, slot: SlotStatus) -> None:
-        """Add the rows that a worker has counted since the last snapshot. A new worker counts from zero."""
-        if not slot.answers:
-            return
-        known = self._counted.get(slot.slot)
-        self._counted[slot.slot] = (slot.generation, slot.counts, slot.rows_in, slot.rows_out)
-        _, counts, rows_in, rows_out = known if known and known[0] == slot.generation else (0, {}, 0, 0)
-        self.rows_in += max(0, slot.rows_in - rows_in)
-        self.rows_out += max(0, slot.rows_out - rows_out)
-        for name, value in slot.counts.items():
-            if name.startswith(ACK_AGE) and value > counts.get(name, 0):
-                self._ack_ages[name.removeprefix(ACK_AGE)] += value - counts.get(name, 0)
+    def _add_figures(self, before: S | None, status: S) -> None:
+        raise NotImplementedError
 
-    def _add_batch(self, status: ReceiverStatus) -> None:
+    def _add_batch(self, status: S) -> None:
         query = status.query
         batch = query.reported_batch if query.durations else None
         # Spark also reports that it has planned nothing; such a report has no step that reads.
@@ -241,22 +202,85 @@ class RunRecord:
         if len(self._first_events) < FIRST_EVENTS:
             self._first_events.append(event)
 
-    def _events(self, status: ReceiverStatus) -> Iterator[tuple[float, str, str, str, bool]]:
+
+class RunRecord(KeptRecord[ReceiverStatus]):
+    """The record of one run of a receiver."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.snapshots = History(SNAPSHOTS)
+        self.recent: deque[Point] = deque(maxlen=RECENT)
+        self.whole: ThinningSeries[Point] = ThinningSeries(WHOLE, merge_points)
+        self.most_sessions = 0
+        self.rows_in = 0
+        """Rows that the workers of the run have received, as far as the snapshots tell."""
+        self.rows_out = 0
+        """Rows of them that were committed."""
+        self.started: float | None = None
+        self._rates: Rates | None = None
+        self._known: dict[str, str] = {}
+        self._deaths: dict[int, tuple[int, float]] = {}
+        self._refused: dict[int, dict[tuple[str, str], float]] = {}
+        self._trouble = ""
+        self._calm_since: float | None = None
+        self._counted: dict[int, tuple[int, Mapping[str, int], int, int]] = {}
+        self._ack_ages: Counter[str] = Counter()
+
+    def _add_figures(self, before: ReceiverStatus | None, status: ReceiverStatus) -> None:
+        if self.started is None:
+            self.started = status.time
+        self.snapshots.add(status)
+        self._rates = None
+        point = _point(status, rates(_slots_alone(before), _slots_alone(status)) if before is not None else None)
+        self.recent.append(point)
+        self.whole.append(point)
+        self.most_sessions = max(self.most_sessions, status.totals.sessions)
+        self.count(status)
+
+    def rates(self) -> Rates:
+        """The rates over the usual window, computed once for each snapshot."""
+        if self._rates is None:
+            self._rates = self.snapshots.rates()
+        return self._rates
+
+    def count(self, status: ReceiverStatus) -> None:
+        """Add the rows that the workers have counted since the last snapshot. A new worker counts from zero."""
+        for slot in status.slots:
+            if not slot.answers:
+                continue
+            known = self._counted.get(slot.slot)
+            self._counted[slot.slot] = (slot.generation, slot.counts, slot.rows_in, slot.rows_out)
+            _, counts, rows_in, rows_out = known if known and known[0] == slot.generation else (0, {}, 0, 0)
+            self.rows_in += max(0, slot.rows_in - rows_in)
+            self.rows_out += max(0, slot.rows_out - rows_out)
+            for name, value in slot.counts.items():
+                if name.startswith(ACK_AGE) and value > counts.get(name, 0):
+                    self._ack_ages[name.removeprefix(ACK_AGE)] += value - counts.get(name, 0)
+
+    def ack_ages(self) -> list[tuple[float | None, int]]:
+        """Acknowledged rows by the time since their arrival: (upper bound in seconds, rows); None: any longer time."""
+        bounds = sorted(self._ack_ages, key=float)
+        return [(None if bound == "+Inf" else float(bound), self._ack_ages[bound]) for bound in bounds]
+
+    def _events(self, before: ReceiverStatus | None, status: ReceiverStatus) -> Iterator[Event]:
         for slot in status.slots:
             yield from self._deaths_of(slot)
             yield from self._refusals_of(slot)
         query = status.query
-        if self._is_new("query", query.error):
-            yield query.error_at or status.time, "error", "query", query.error, True
-        if self._is_new("watcher", query.watcher_error):
-            yield status.time, "error", "checkpoint", query.watcher_error, True
-        if self._is_new("registry", status.registry_error):
-            yield status.time, "error", "registry", status.registry_error, True
-        if self._is_new("driver", status.driver_error) and status.driver_error != status.registry_error:
-            yield status.time, "error", "driver", status.driver_error, True
+        for where, error, at in (
+            ("query", query.error, query.error_at),
+            ("checkpoint", query.watcher_error, None),
+            ("registry", status.registry_error, None),
+            ("driver", status.driver_error, None),
+        ):
+            # A round that fails because the registry does not answer is the registry's error.
+            repeated = error == self._known.get(where) or (where == "driver" and error == status.registry_error)
+            if error and not repeated:
+                yield at or status.time, "error", where, error, True
+            self._known[where] = error
         yield from self._changes_of_cause(status)
 
-    def _changes_of_cause(self, status: ReceiverStatus) -> Iterator[tuple[float, str, str, str, bool]]:
+    def _changes_of_cause(self, status: ReceiverStatus) -> Iterator[Event]:
         """A new trouble, and the end of one. A slow sink that is a trouble in several batches is one event."""
         cause = status.cause
         if not cause.healthy:
@@ -270,20 +294,14 @@ class RunRecord:
                 self._trouble = ""
                 yield self._calm_since, "change", status.name, cause.sentence, False
 
-    def _is_new(self, name: str, text: str) -> bool:
-        before = self._known.get(name, "")
-        self._known[name] = text
-        return bool(text) and text != before
-
-    def _deaths_of(self, slot: SlotStatus) -> Iterator[tuple[float, str, str, str, bool]]:
+    def _deaths_of(self, slot: SlotStatus) -> Iterator[Event]:
         known = self._deaths.get(slot.slot, (0, 0.0))
-        new = [death for death in slot.deaths if (death.submission, death.at) > known]
-        for death in new:
-            yield death.at, "death", f"slot {slot.slot}", death.error, True
-        if new:
-            self._deaths[slot.slot] = (new[-1].submission, new[-1].at)
+        for death in slot.deaths:
+            if (death.submission, death.at) > known:
+                self._deaths[slot.slot] = (death.submission, death.at)
+                yield death.at, "death", f"slot {slot.slot}", death.error, True
 
-    def _refusals_of(self, slot: SlotStatus) -> Iterator[tuple[float, str, str, str, bool]]:
+    def _refusals_of(self, slot: SlotStatus) -> Iterator[Event]:
         known = self._refused.get(slot.slot, {})
         # The time is computed from an age in each snapshot, so it differs a little; a peer's port distinguishes
         # connections.
@@ -345,20 +363,6 @@ CHANGING = frozenset(["query-starting", "application-idle", "application-flowing
 
 
 @dataclass(frozen=True)
-class SnapshotTotals:
-    """The counters of one snapshot, of which rates are made."""
-
-    time: float
-    """Seconds since 1970."""
-    events: float
-    """Events that gateways have written; it falls when a gateway begins anew."""
-    records: int
-    """Records of all streams."""
-    outputs: int
-    """Recorded outputs of all stages."""
-
-
-@dataclass(frozen=True)
 class Figures:
     """The figures of an application at one time."""
 
@@ -374,85 +378,46 @@ class Figures:
     """Events in the inbox that no batch has read."""
 
 
-class ApplicationRecord:
-    """The record of one run."""
+class ApplicationRecord(KeptRecord[ApplicationStatus]):
+    """The record of one run of an application. It has no report."""
 
     def __init__(self) -> None:
-        self.last: ApplicationStatus | None = None
-        """The newest snapshot."""
+        super().__init__()
         self.recent: deque[Figures] = deque(maxlen=RECENT)
         """Figures, the oldest first."""
-        self.batches: deque[Batch] = deque(maxlen=BATCHES)
-        """Batches, the oldest first."""
-        self.happened: deque[RunEvent] = deque(maxlen=EVENTS)
-        """Events, the newest first."""
-        self._totals: deque[SnapshotTotals] = deque(maxlen=RECENT)
-        self._events = 0
+        self._totals: deque[tuple[float, dict[str, float]]] = deque(maxlen=RECENT)
+        """The time of each snapshot of the window, and its counters by the name of their rate."""
 
-    def add(self, status: ApplicationStatus) -> None:
-        """Add a snapshot; one that is not newer than the last is ignored."""
-        before = self.last
-        if before is not None and status.time <= before.time:
-            return
-        self._note_changes(before, status)
-        self.last = status
-        query = status.query
-        batch, newest = query.reported_batch, self.batches[-1].batch if self.batches else None
-        if batch is not None and batch != newest and "addBatch" in query.durations:
-            self.batches.append(Batch(status.time, batch, query.input_rows, query.durations))
-        totals = _totals(status)
-        while len(self._totals) > 1 and status.time - self._totals[1].time >= WINDOW_SECONDS:
+    def _add_figures(self, before: ApplicationStatus | None, status: ApplicationStatus) -> None:
+        totals: dict[str, float] = {
+            # It falls when a gateway begins anew.
+            "events": sum(one.counts.get("inbox-events", 0) for one in status.gateways),
+            "records": sum(one.records for one in status.partitions),
+            "outputs": sum(stage.done for one in status.pipelines for stage in one.stages),
+        }
+        while len(self._totals) > 1 and status.time - self._totals[1][0] >= WINDOW_SECONDS:
             self._totals.popleft()
-        self.recent.append(_figures(status, self._totals[0] if self._totals else None, totals))
-        self._totals.append(totals)
+        rates: dict[str, float | None] = dict.fromkeys(totals)
+        if self._totals:
+            time, earlier = self._totals[0]
+            rates = {name: max(0.0, now - earlier[name]) / (status.time - time) for name, now in totals.items()}
+        unread = sum(one.unread_events for one in status.gateways)
+        self.recent.append(Figures(status.time, **rates, unread=unread))
+        self._totals.append((status.time, totals))
 
-    def count(self, status: ApplicationStatus) -> None:
-        """Nothing: a run of an application has no report."""
-
-    def _note_changes(self, before: ApplicationStatus | None, after: ApplicationStatus) -> None:
-        name = after.application
-        if (before.cause.code if before else "") != after.cause.code and after.cause.code not in CHANGING:
-            self._note(after.time, "change", name, after.cause.sentence, not after.cause.healthy)
-        for error in after.errors:
+    def _events(self, before: ApplicationStatus | None, status: ApplicationStatus) -> Iterator[Event]:
+        name, cause = status.application, status.cause
+        if (before.cause.code if before else "") != cause.code and cause.code not in CHANGING:
+            yield status.time, "change", name, cause.sentence, not cause.healthy
+        for error in status.errors:
             if before is None or error not in before.errors:
-                self._note(after.time, "error", name, error, True)
+                yield status.time, "error", name, error, True
         starts = {one.gateway: one.submissions for one in before.gateways} if before else {}
-        for one in after.gateways:
+        for one in status.gateways:
             if one.submissions > starts.get(one.gateway, one.submissions):
                 text = one.last_error or "its Spark job has ended"
-                self._note(after.time, "death", one.gateway, f"it is started again: {text}", True)
-        if before is not None and after.query_starts > before.query_starts > 0:
-            self._note(after.time, "change", "query", "the query was started again", True)
-        if before is not None and before.schema != after.schema:
-            self._note(after.time, "change", name, f"version {after.schema} of the schema is applied", False)
-
-    def _note(self, time: float, kind: str, where: str, text: str, bad: bool) -> None:
-        self.happened.appendleft(RunEvent(self._events, time, kind, where, text, bad))
-        self._events += 1
-
-
-def _totals(status: ApplicationStatus) -> SnapshotTotals:
-    return SnapshotTotals(
-        status.time,
-        sum(one.counts.get("inbox-events", 0) for one in status.gateways),
-        sum(one.records for one in status.partitions),
-        sum(stage.done for one in status.pipelines for stage in one.stages),
-    )
-
-
-def _figures(status: ApplicationStatus, before: SnapshotTotals | None, now: SnapshotTotals) -> Figures:
-    unread = sum(one.unread_events for one in status.gateways)
-    if before is None:
-        return Figures(status.time, None, None, None, unread)
-    seconds = now.time - before.time
-
-    def rate(earlier: float, later: float) -> float:
-        return max(0.0, later - earlier) / seconds
-
-    return Figures(
-        status.time,
-        rate(before.events, now.events),
-        rate(before.records, now.records),
-        rate(before.outputs, now.outputs),
-        unread,
-    )
+                yield status.time, "death", one.gateway, f"it is started again: {text}", True
+        if before is not None and status.query_starts > before.query_starts > 0:
+            yield status.time, "change", "query", "the query was started again", True
+        if before is not None and before.schema != status.schema:
+            yield status.time, "change", name, f"version {status.schema} of the schema is applied", False

@@ -56,7 +56,7 @@ def document(record: RunRecord, *, age: float, patience: float, query: Mapping[s
     both in seconds. The record has at least one snapshot.
     """
     wanted = PageQuery.of(query)
-    status = record.snapshots.last
+    status = record.last
     assert status is not None
     rates = record.rates()
     slots = worst(status.slots, wanted.top, _slot_rank)
@@ -202,7 +202,7 @@ def application_document(
             for name in ("time", "events", "records", "outputs", "unread")
         },
         "batches": [asdict(batch) for batch in record.batches],
-        "events": [asdict(event) for event in list(record.happened)[:MOST_EVENTS]],
+        "events": [asdict(event) for event in record.events()[:MOST_EVENTS]],
     }
 
 

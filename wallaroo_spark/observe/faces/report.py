@@ -55,7 +55,7 @@ dt { color: var(--quiet); } dd { margin: 0; overflow-wrap: anywhere; unicode-bid
 
 def report_html(record: RunRecord, *, options: Mapping[str, str], versions: Mapping[str, str]) -> str:
     """The report as text. ``options`` must not contain secrets; ``versions`` are those of programs, by name."""
-    last = record.snapshots.last
+    last = record.last
     if last is None or record.started is None:
         return _document("Run report", "<main><h1>Run report</h1><p>There is no snapshot of the receiver.</p></main>")
     points = list(record.whole)

@@ -11,12 +11,12 @@ import threading
 import time
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from wallaroo_spark.errors import one_line
 from wallaroo_spark.observe.faces.page import document
 from wallaroo_spark.observe.receiver import ReceiverStatus
-from wallaroo_spark.observe.record import RunRecord
+from wallaroo_spark.observe.record import KeptRecord, RunRecord
 from wallaroo_spark.observe.server.messages import Request, Response
 
 log = one_line(logging.getLogger("wallaroo_spark.observe"))
@@ -36,19 +36,6 @@ FIRST_SECONDS = 5.0
 """How long a request waits for the first snapshot. A choice: less than a browser's patience."""
 STOP_SECONDS = 5.0
 """How long a stop waits for a snapshot that is being taken. A choice that bounds a stop."""
-
-
-S = TypeVar("S", contravariant=True)
-
-
-class KeptRecord(Protocol[S]):
-    """The record of a run, which holds snapshots of one kind."""
-
-    def add(self, status: S) -> None:
-        """Add a snapshot."""
-
-    def count(self, status: S) -> None:
-        """Add the figures of a last snapshot, and nothing else of it."""
 
 
 R = TypeVar("R", bound=KeptRecord[Any])
