@@ -220,7 +220,7 @@ class _Table:
         self._key, self._reads = key, 0
 
     def read(
-        self, partition: int, first: int, last: int, *, most_bytes: int | None = None
+        self, key: PartitionKey, first: int, last: int, *, most_bytes: int | None = None
     ) -> tuple[int, Sequence[CloudEvent]]:
         """Some records of a range."""
         del most_bytes

@@ -135,7 +135,7 @@ def _last_batch(query: Any) -> int:
     return int(found[-1]["durationMs"]["triggerExecution"])
 
 
-def _no_table(_: Any, __: str) -> Any:
+def _no_table(_: Any) -> Any:
     """The pipelines of this measurement never fall behind."""
     return None
 

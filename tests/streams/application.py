@@ -8,9 +8,12 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from tests.streams.samples import outputs, records
+from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.storage.locations import Location
 from wallaroo_spark.streams.batch_outputs import BatchOutputs, manifest_of, write_outputs
 from wallaroo_spark.streams.tables.delta import as_events
+from wallaroo_spark.streams.tables.stream_table import TableReader
 
 
 class ApplicationFiles:
@@ -45,6 +48,23 @@ class ApplicationFiles:
         """The files of a table that a plain reader sees."""
         found = (self.folder / "streams" / stream).glob("partition=*/*")
         return sorted(path for path in found if path.is_file() and path.name[0] not in "._")
+
+
+class StreamTable:
+    """The records of one stream, as a reader of the application's tables has them."""
+
+    def __init__(self, location: Location, stream: str = "shop/orders") -> None:
+        self._reader, self._stream = TableReader(location), stream
+
+    def read(
+        self, partition: int, first: int, last: int | None = None, *, most_bytes: int | None = None
+    ) -> tuple[int, tuple[CloudEvent, ...]]:
+        """See :meth:`TableReader.read`."""
+        return self._reader.read(PartitionKey(self._stream, partition), first, last, most_bytes=most_bytes)
+
+    def oldest(self, partition: int) -> int | None:
+        """See :meth:`TableReader.oldest`."""
+        return self._reader.oldest(PartitionKey(self._stream, partition))
 
 
 def sealed(location: Location, batch: int, *rows: dict[str, Any], before: Any = None) -> None:

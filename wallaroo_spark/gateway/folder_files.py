@@ -16,7 +16,7 @@ from wallaroo_spark.storage.locations import Location
 from wallaroo_spark.streams.batch_outputs import OutboxReader
 from wallaroo_spark.streams.inbox import InboxWriter, positions_of
 from wallaroo_spark.streams.places import checkpoint_for_tasks
-from wallaroo_spark.streams.tables.stream_table import StreamTable, TableReader
+from wallaroo_spark.streams.tables.stream_table import TableReader
 
 
 class FolderFiles:
@@ -70,13 +70,13 @@ class FolderFiles:
 
     def read(self, stream: str, partition: int, first: int, last: int) -> tuple[int, Sequence[CloudEvent]]:
         """Records of a partition. Raises :class:`PipelineError` when some are missing that are not expired."""
-        table = StreamTable(self._folder, stream, reader=self._tables)
-        found, records = table.read(partition, first, last)
+        key = PartitionKey(stream, partition)
+        found, records = self._tables.read(key, first, last)
         if found <= last and found + len(records) <= last:
-            oldest = table.oldest(partition)
+            oldest = self._tables.oldest(key)
             if records or (oldest is not None and oldest <= last):
                 raise PipelineError(
-                    f"{stream}/{partition}: of the records {first} to {last} only {len(records)} from {found} on are "
+                    f"{key}: of the records {first} to {last} only {len(records)} from {found} on are "
                     "there; restore the application's folder",
                     code="pipeline-records-missing",
                 )

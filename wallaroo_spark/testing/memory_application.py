@@ -49,7 +49,7 @@ class _MemoryTable:
         self._records = records
 
     def read(
-        self, partition: int, first: int, last: int, *, most_bytes: int | None = None
+        self, key: PartitionKey, first: int, last: int, *, most_bytes: int | None = None
     ) -> tuple[int, Sequence[CloudEvent]]:
         """The records of a range."""
         return first, self._records[first - 1 : last]

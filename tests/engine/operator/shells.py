@@ -57,7 +57,7 @@ class Table:
         self.reads: list[tuple[int, int]] = []
 
     def read(
-        self, partition: int, first: int, last: int, *, most_bytes: int | None = None
+        self, key: PartitionKey, first: int, last: int, *, most_bytes: int | None = None
     ) -> tuple[int, Sequence[CloudEvent]]:
         self.reads.append((first, last))
         assert last <= len(self.records), "records of this batch are not committed"

@@ -81,7 +81,7 @@ class Query:
         return found
 
 
-def _no_table(_: Any, __: str) -> Table:
+def _no_table(_: Any) -> Table:
     return Table()
 
 

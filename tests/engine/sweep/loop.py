@@ -29,7 +29,7 @@ from wallaroo_spark.engine.application.driver_inbox import DriverInbox, keys_of
 from wallaroo_spark.engine.application.housekeeping import Housekeeping
 from wallaroo_spark.engine.application.settings import ApplicationSettings
 from wallaroo_spark.engine.operator.functions import StageFunctions
-from wallaroo_spark.engine.operator.processor import stream_table
+from wallaroo_spark.engine.operator.processor import open_tables
 from wallaroo_spark.engine.operator.rows import output_rows
 from wallaroo_spark.engine.operator.turn import InputRow, TurnLimits, take_turn
 from wallaroo_spark.engine.source.datasource import InputReader, read_rows
@@ -189,7 +189,7 @@ class Batches:
         functions, found = StageFunctions(), []
         for key, inputs in sorted(rows.items()):
             stored = states.setdefault(key, {})
-            table = stream_table(self._folder, key.stream)
+            table = open_tables(self._folder)
             result = take_turn(key, now, inputs, stored, table, functions, LIMITS, cache)
             stored.update({name: value for name, value in result.changes.items() if value is not None})
             for name in [name for name, value in result.changes.items() if value is None]:

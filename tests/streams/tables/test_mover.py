@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.streams.application import ApplicationFiles, some_batches
+from tests.streams.application import ApplicationFiles, StreamTable, some_batches
 from tests.streams.samples import NOON, ORDERS, forgotten, records, rows_of
 from tests.waiting import SECONDS
 from wallaroo_spark.errors import CheckpointError
@@ -17,7 +17,6 @@ from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.streams.batch_outputs import BatchOutputs, Manifest, OutputFile
 from wallaroo_spark.streams.rows import OutputKind
 from wallaroo_spark.streams.tables.mover import MovePlan, TableMover, plan_moves
-from wallaroo_spark.streams.tables.stream_table import StreamTable
 
 BEGAN = {"pipeline": "shop/fulfil", "partition": 0, "instance": 1, "kind": "began", "at": 0}
 EVERYTHING = [

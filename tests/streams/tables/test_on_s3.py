@@ -9,13 +9,12 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.storage.servers import BUCKET, KEY, REGION, SECRET, S3Server
-from tests.streams.application import sealed
+from tests.streams.application import StreamTable, sealed
 from tests.streams.samples import ORDERS, event, records
 from wallaroo_spark.storage.locations import PortableLocation, open_location
 from wallaroo_spark.streams.batch_outputs import BatchOutputs
 from wallaroo_spark.streams.tables.delta import DeltaLogs
 from wallaroo_spark.streams.tables.mover import TableMover
-from wallaroo_spark.streams.tables.stream_table import StreamTable
 
 
 @pytest.fixture(scope="module")

@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 from pyarrow import fs
 
-from tests.streams.application import ApplicationFiles, some_batches
+from tests.streams.application import ApplicationFiles, StreamTable, some_batches
 from tests.streams.samples import ORDERS, event, records
 from wallaroo_spark.errors import CheckpointError
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.streams.batch_outputs import BatchOutputs
 from wallaroo_spark.streams.tables import table_files
 from wallaroo_spark.streams.tables.mover import TableMover
-from wallaroo_spark.streams.tables.stream_table import StreamTable
 
 
 @pytest.fixture
@@ -35,8 +34,8 @@ def test_records_are_read_wherever_they_are(app: ApplicationFiles, moved: int | 
     table = StreamTable(app.location, ORDERS)
     assert table.read(0, 1) == (1, events(1, 10))
     assert table.read(0, 3, 7) == (3, events(3, 7))
-    assert table.read(0, 4, limit=2) == (4, events(4, 5))
-    assert table.read(0, 9, limit=50) == (9, events(9, 10))
+    assert table.read(0, 4, 5) == (4, events(4, 5))
+    assert table.read(0, 9, 58) == (9, events(9, 10))
     assert table.read(0, 11, 12) == (11, ())
     assert table.read(1, 1, 2) == (1, events(1, 2))
     assert table.read(2, 1) == (1, ())
@@ -52,10 +51,9 @@ def test_records_of_a_batch_are_read_once_it_is_committed(app: ApplicationFiles)
     assert table.read(0, 1) == (1, events(1, 2))
     app.seal(records(3, 4))
     assert table.read(0, 1, 4) == StreamTable(app.location, ORDERS).read(0, 1, 4) == (1, events(1, 2))
-    assert table.read(0, 1, 4, committed=app.next) == (1, events(1, 4))
     app.commit(records(3, 4))
     app.commit(records(5, 6))
-    assert table.read(0, 4, limit=9) == (4, events(4, 6))
+    assert table.read(0, 4, 12) == (4, events(4, 6))
 
 
 def test_a_reader_follows_moves_and_deletions(app: ApplicationFiles) -> None:
@@ -136,8 +134,8 @@ def test_a_read_of_known_records_lists_no_folder(app: ApplicationFiles, monkeypa
     monkeypatch.setattr(fs, "FileSelector", noted)
     app.commit(records(11, 12))
     mover.move(3)
-    assert table.read(0, 2, 12, committed=4) == (2, events(2, 12))
-    assert table.read(0, 4, limit=9) == (4, events(4, 12))
+    assert table.read(0, 2, 12) == (2, events(2, 12))
+    assert table.read(0, 4, 12) == (4, events(4, 12))
     assert [path for path in listed if "/streams/" in path or "/batches" in path] == []
 
 

@@ -43,7 +43,7 @@ from wallaroo_spark.sidecar.folder import SidecarFolder
 from wallaroo_spark.storage.locations import Location
 from wallaroo_spark.streams.inbox import DRIVER
 from wallaroo_spark.streams.places import FAILED, SET_ASIDE
-from wallaroo_spark.streams.tables.stream_table import StreamTable, TableReader
+from wallaroo_spark.streams.tables.stream_table import TableReader
 
 MOST_FOUND = 20
 """The most rows and instances that are looked for in one turn. A choice: each takes some 20 turns."""
@@ -360,9 +360,8 @@ def _letter_stream(schema: StoredSchema, note: FailedRow) -> str:
 
 def _record(folder: str, spark: Any, note: FailedRow) -> list[CloudEvent]:
     """The record that began an instance; none if it is not in the table, as in the batch that has failed."""
-    table = StreamTable(folder, note.stream, reader=TableReader(folder, spark))
     try:
-        first, records = table.read(note.partition, note.offset, note.offset)
+        first, records = TableReader(folder, spark).read(note.key, note.offset, note.offset)
     except WallarooError:
         return []
     return [*records] if first == note.offset else []

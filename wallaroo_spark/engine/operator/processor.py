@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
@@ -22,11 +23,9 @@ from wallaroo_spark.engine.failures.set_aside import NOTHING, SetAside
 from wallaroo_spark.engine.operator.functions import StageFunctions
 from wallaroo_spark.engine.operator.rows import OutputRow, output_rows
 from wallaroo_spark.engine.operator.turn import (
-    DEFAULT_LIMITS,
     FunctionRunner,
     InputRow,
-    PartitionTable,
-    TurnLimits,
+    Tables,
     TurnResult,
     in_order,
     take_turn,
@@ -36,7 +35,7 @@ from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.controller.stored.seen_ids import SeenCache
 from wallaroo_spark.storage.locations import Location
 from wallaroo_spark.streams.rows import OUTPUT, OUTPUT_DDL
-from wallaroo_spark.streams.tables.stream_table import StreamTable, TableReader
+from wallaroo_spark.streams.tables.stream_table import TableReader
 
 NOW = "now"
 """The column with the time of the batch: milliseconds since 1970 UTC, from ``current_timestamp()``."""
@@ -44,8 +43,8 @@ KEY = ("stream", "partition")
 """The columns of the grouping key."""
 _ORDER = ("rank", "origin", "sequence", "place", "event")
 
-OpenTable = Callable[[Location, str], PartitionTable]
-"""Opens the table of a stream in an application's folder, in a task; it must pickle."""
+OpenTables = Callable[[Location], Tables]
+"""Opens the tables in an application's folder, in a task; it must pickle."""
 
 
 _readers: dict[str, TableReader] = {}
@@ -54,20 +53,16 @@ _caches: dict[str, SeenCache] = {}
 """The remembered ids of this process, by folder."""
 
 
-def stream_table(folder: Location, stream: str) -> PartitionTable:
-    """The table of a stream; the tasks of a process share what they know about the files."""
+def open_tables(folder: Location) -> Tables:
+    """The tables of an application; the tasks of a process share what they know about the files."""
     reader = _readers.get(str(folder))
     if reader is None:
         reader = _readers[str(folder)] = TableReader(folder)
-    return StreamTable(folder, stream, reader=reader)
+    return reader
 
 
 def run_keys(
-    events: DataFrame,
-    folder: Location,
-    open_table: OpenTable = stream_table,
-    limits: TurnLimits = DEFAULT_LIMITS,
-    aside: SetAside = NOTHING,
+    events: DataFrame, folder: Location, open_tables: OpenTables = open_tables, aside: SetAside = NOTHING
 ) -> DataFrame:
     """The outputs of a streaming query's events: rows of INPUT in, rows of OUTPUT out.
 
@@ -75,29 +70,21 @@ def run_keys(
     to run with the RocksDB state store.
     """
     grouped = events.withColumn(NOW, F.unix_millis(F.current_timestamp())).groupBy(*KEY)
-    processor = make_processor(folder, open_table, limits, aside)
+    processor = KeyProcessor(folder, open_tables, aside)
     return grouped.transformWithStateInPandas(processor, OUTPUT_DDL, "Append", "None")
 
 
-def make_processor(
-    folder: Location,
-    open_table: OpenTable = stream_table,
-    limits: TurnLimits = DEFAULT_LIMITS,
-    aside: SetAside = NOTHING,
-) -> StatefulProcessor:
-    """The processor for rows of INPUT that also have the column :data:`NOW`, grouped by :data:`KEY`."""
-    return KeyProcessor(folder, open_table, limits, aside)
-
-
 class KeyProcessor(StatefulProcessor):
-    """Takes the turns of the keys of one task."""
+    """Takes the turns of the keys of one task, for rows of INPUT that also have the column :data:`NOW`."""
 
-    def __init__(self, folder: Location, open_table: OpenTable, limits: TurnLimits, aside: SetAside) -> None:
+    def __init__(self, folder: Location, open_tables: OpenTables, aside: SetAside) -> None:
         self._aside = aside
         self._folder = folder
-        self._open_table = open_table
-        self._limits = limits
-        self._tables: dict[str, PartitionTable] = {}
+        self._open_tables = open_tables
+
+    @cached_property
+    def _tables(self) -> Tables:
+        return self._open_tables(self._folder)
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Called once in each task."""
@@ -131,8 +118,7 @@ class KeyProcessor(StatefulProcessor):
         self, key: PartitionKey, now: int, rows: Sequence[InputRow], aside: SetAside, functions: FunctionRunner
     ) -> tuple[TurnResult, list[OutputRow]]:
         cache = _caches.setdefault(str(self._folder), SeenCache())
-        table = self._table(key.stream)
-        result = take_turn(key, now, rows, self._entries, table, functions, self._limits, cache, aside)
+        result = take_turn(key, now, rows, self._entries, self._tables, functions, cache=cache, aside=aside)
         return result, [*output_rows(key, now, result)]
 
     def _note(self, key: PartitionKey, now: int, rows: Sequence[InputRow], error: Exception) -> None:
@@ -160,12 +146,6 @@ class KeyProcessor(StatefulProcessor):
             code="row-failed",
             rows=[one.name for one in found],
         ) from error
-
-    def _table(self, stream: str) -> PartitionTable:
-        table = self._tables.get(stream)
-        if table is None:
-            table = self._tables[stream] = self._open_table(self._folder, stream)
-        return table
 
     def close(self) -> None:
         """Nothing is open."""

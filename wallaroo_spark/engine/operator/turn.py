@@ -1,7 +1,7 @@
 """The turn of one key in one batch: events in, instructions out, with all that can be answered within the batch.
 
 A turn calls the controller, answers its ``ReadRecords`` from the table, runs its functions, and gives the answers back,
-until nothing is left to answer. :class:`TurnLimits` bound it. Pure: the table and the functions are arguments.
+until nothing is left to answer. :class:`TurnLimits` bound it. Pure: the tables and the functions are arguments.
 Source: ``docs/pipelines/engine.md#the-operator``.
 """
 
@@ -42,11 +42,11 @@ class InputRow(NamedTuple):
     """The encoded event; None where only time has passed."""
 
 
-class PartitionTable(Protocol):
-    """The committed records of one stream."""
+class Tables(Protocol):
+    """The committed records of all partitions."""
 
     def read(
-        self, partition: int, first: int, last: int, *, most_bytes: int | None = None
+        self, key: PartitionKey, first: int, last: int, *, most_bytes: int | None = None
     ) -> tuple[int, Sequence[CloudEvent]]:
         """The records of a range, or the first of them: at least one, and not many behind ``most_bytes``.
 
@@ -95,7 +95,7 @@ def take_turn(
     now: int,
     rows: Iterable[InputRow],
     stored: Stored,
-    table: PartitionTable,
+    tables: Tables,
     functions: FunctionRunner,
     limits: TurnLimits = DEFAULT_LIMITS,
     cache: SeenCache | None = None,
@@ -119,7 +119,7 @@ def take_turn(
             if isinstance(one, RunFunction):
                 runs.append(one)
             elif isinstance(one, ReadRecords):
-                answers.append(_read(key, one, table, controller.fresh_from - 1, budget.bytes))
+                answers.append(_read(key, one, tables, controller.fresh_from - 1, budget.bytes))
             elif not isinstance(one, ArmTimer):
                 said.append(one)
         if runs:
@@ -145,9 +145,7 @@ def in_order(row: InputRow) -> tuple[int, str, int, int]:
     return row[:4]
 
 
-def _read(
-    key: PartitionKey, question: ReadRecords, table: PartitionTable, committed: int, most_bytes: int
-) -> RecordsRead:
+def _read(key: PartitionKey, question: ReadRecords, tables: Tables, committed: int, most_bytes: int) -> RecordsRead:
     """Read records behind a cursor. They are of earlier batches, because the controller has those of this batch."""
     last = min(question.first + question.limit - 1, committed)
     if question.first > last:
@@ -156,7 +154,7 @@ def _read(
             f"{committed}; this is a defect, report it",
             code="pipeline-state",
         )
-    first, records = table.read(key.partition, question.first, last, most_bytes=most_bytes)
+    first, records = tables.read(key, question.first, last, most_bytes=most_bytes)
     if not records and first <= last:
         raise PipelineError(
             f"{key}: records {question.first} to {last} are not in the table of {key.stream}; restore its files",

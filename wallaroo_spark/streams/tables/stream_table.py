@@ -55,19 +55,20 @@ class TableReader:
         self._lock = threading.Lock()
 
     def read(
-        self,
-        key: PartitionKey,
-        first: int,
-        last: int | None,
-        limit: int | None,
-        committed: int | None,
-        most_bytes: int | None = None,
+        self, key: PartitionKey, first: int, last: int | None = None, *, most_bytes: int | None = None
     ) -> tuple[int, tuple[CloudEvent, ...]]:
-        """See :meth:`StreamTable.read`."""
+        """The offset of the first returned record, and the records from there on, without a hole.
+
+        They begin at ``first``, or behind it if retention has removed records. They end at ``last``, a few records
+        behind ``most_bytes``, or with the last committed record. A batch that runs again reads the same records, except
+        those that retention has removed meanwhile. Raises :class:`wallaroo_spark.errors.CheckpointError` when files
+        cannot be read.
+        """
+        end = sys.maxsize if last is None else last
         with self._lock:
             for _ in range(_TRIES):
                 try:
-                    return self._read(key, first, last, limit, committed, most_bytes)
+                    return self._read(key, first, end, most_bytes)
                 except (FileNotFoundError, PipelineError) as error:
                     # A file was deleted, or a batch was moved and deleted meanwhile.
                     gone = error
@@ -77,27 +78,21 @@ class TableReader:
             raise self.tables.unreadable(self.tables.partition(key), gone) from gone
 
     def oldest(self, key: PartitionKey) -> int | None:
-        """See :meth:`StreamTable.oldest`."""
+        """The first offset that can be read; None if there are no records. Lists the partition's folder.
+
+        Raises as :meth:`read`.
+        """
         with self._lock:
             self._indexes.pop(key, None)
-            return self._index(key, sys.maxsize, None).first
+            return self._index(key, sys.maxsize).first
 
     def _read(
-        self,
-        key: PartitionKey,
-        first: int,
-        last: int | None,
-        limit: int | None,
-        committed: int | None,
-        most_bytes: int | None,
+        self, key: PartitionKey, first: int, last: int, most_bytes: int | None
     ) -> tuple[int, tuple[CloudEvent, ...]]:
-        goal = min(sys.maxsize if last is None else last, sys.maxsize if limit is None else first + limit - 1)
-        index = self._index(key, goal, committed)
+        index = self._index(key, last)
         found: list[CloudEvent] = []
         begin = at = max(first, index.first or first)
-        end = min(index.last, sys.maxsize if last is None else last)
-        if limit is not None:
-            end = min(end, begin + limit - 1)
+        end = min(index.last, last)
         size, step = 0, _FIRST_ROWS if most_bytes is not None else sys.maxsize
         while at <= end and (place := index.at_or_after(at)) is not None:
             if place.first > at:
@@ -122,14 +117,13 @@ class TableReader:
                 raise
             return self._groups.rows(moved, offset - place.first, count)
 
-    def _index(self, key: PartitionKey, offset: int, committed: int | None) -> PartitionIndex:
+    def _index(self, key: PartitionKey, offset: int) -> PartitionIndex:
         """The index of a partition with all committed records up to ``offset``."""
         known = self._indexes.get(key)
-        if known is not None and (known[0].last >= offset or (committed is not None and known[1] >= committed)):
+        if known is not None and known[0].last >= offset:
             return known[0]
-        if committed is None:
-            newest = self._checkpoint.committed()
-            committed = -1 if newest is None else newest
+        newest = self._checkpoint.committed()
+        committed = -1 if newest is None else newest
         if known is None or committed - known[1] > _FOLLOWED:
             return self._listed(key, committed)
         index, followed = known
@@ -174,40 +168,3 @@ class TableReader:
             if len(self._manifests) > 2 * _FOLLOWED:
                 self._manifests.popitem(last=False)
         return found
-
-
-class StreamTable:
-    """The records of one stream; ``reader`` is shared by the streams of a process.
-
-    Methods raise :class:`wallaroo_spark.errors.CheckpointError` when files cannot be read.
-    """
-
-    def __init__(self, folder: Location, stream: str, spark: Any = None, *, reader: TableReader | None = None) -> None:
-        self._stream = stream
-        self._reader = reader or TableReader(folder, spark)
-
-    def __repr__(self) -> str:
-        return f"StreamTable({self._reader.tables.identity!r}, {self._stream!r})"
-
-    def read(
-        self,
-        partition: int,
-        first: int,
-        last: int | None = None,
-        *,
-        limit: int | None = None,
-        committed: int | None = None,
-        most_bytes: int | None = None,
-    ) -> tuple[int, tuple[CloudEvent, ...]]:
-        """The offset of the first returned record, and the records from there on, without a hole.
-
-        They begin at ``first``, or behind it if retention has removed records. They end at ``last``, after ``limit``
-        records, a few records behind ``most_bytes``, or with the last committed record. ``committed`` is the newest
-        committed batch, if the caller knows it; else the reader looks at the checkpoint when it does not know enough
-        records. A batch that runs again reads the same records, except those that retention has removed meanwhile.
-        """
-        return self._reader.read(PartitionKey(self._stream, partition), first, last, limit, committed, most_bytes)
-
-    def oldest(self, partition: int) -> int | None:
-        """The first offset that can be read; None if there are no records. Lists the partition's folder."""
-        return self._reader.oldest(PartitionKey(self._stream, partition))
