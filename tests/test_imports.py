@@ -182,6 +182,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "engine.operator",
         "gateway",
         "client",
+        "streams.inbox",
     ),
 }
 

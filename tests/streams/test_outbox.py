@@ -10,7 +10,7 @@ from tests.streams.samples import event, rows_of
 from wallaroo_spark.pipelines.controller.messages.instructions import AnswerRequest, DeliverRecords
 from wallaroo_spark.pipelines.controller.messages.values import GroupDelivery, ReplyTo
 from wallaroo_spark.pipelines.controller.stored.encoding import encode
-from wallaroo_spark.streams.batch_outputs import OutboxReader
+from wallaroo_spark.streams.batch_outputs import BatchOutputs
 from wallaroo_spark.streams.rows import OutputKind
 
 
@@ -26,7 +26,7 @@ def test_a_gateway_reads_its_messages_of_a_batch_in_order(tmp_path: Path) -> Non
     app.commit(rows_of(OutputKind.OUTBOX, mine, target="g0"), rows_of(OutputKind.OUTBOX, others, target="g1"))
     app.commit()
 
-    reader = OutboxReader(app.location)
+    reader = BatchOutputs(app.location)
     assert reader.messages(0, "g0") == [(answer, None), (delivery, (event(1), event(2)))]
     others_of = ((0, "g1"), (0, "g2"), (1, "g0"), (9, "g0"))
     assert [len(reader.messages(batch, gateway)) for batch, gateway in others_of] == [1, 0, 0, 0]

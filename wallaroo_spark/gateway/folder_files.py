@@ -13,7 +13,7 @@ from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
 from wallaroo_spark.storage.locations import Location
-from wallaroo_spark.streams.batch_outputs import OutboxReader
+from wallaroo_spark.streams.batch_outputs import BatchOutputs
 from wallaroo_spark.streams.inbox import InboxWriter, positions_of
 from wallaroo_spark.streams.places import checkpoint_for_tasks
 from wallaroo_spark.streams.tables.stream_table import TableReader
@@ -29,7 +29,7 @@ class FolderFiles:
         self._folder = folder
         self._gateway = gateway
         self._inbox = InboxWriter(folder, gateway)
-        self._outbox = OutboxReader(folder)
+        self._outputs = BatchOutputs(folder)
         self._tables = TableReader(folder)
         self._schema = SchemaStore(folder)
         self._tokens = TokenStore(folder)
@@ -66,7 +66,7 @@ class FolderFiles:
 
     def messages(self, batch: int) -> Sequence[Message]:
         """The messages of a committed batch."""
-        return self._outbox.messages(batch, self._gateway)
+        return self._outputs.messages(batch, self._gateway)
 
     def read(self, stream: str, partition: int, first: int, last: int) -> tuple[int, Sequence[CloudEvent]]:
         """Records of a partition. Raises :class:`PipelineError` when some are missing that are not expired."""

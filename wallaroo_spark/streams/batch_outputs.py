@@ -1,16 +1,7 @@
 """The outputs of an application's batches: files that tasks write, and the manifest that names them.
 
-The files of a batch and its manifest, as values. Source: ``docs/pipelines/engine.md#files``.
-
-The folder of an application's batches: written by tasks and the driver, read by gateways, the source and the mover.
-
-Source: ``docs/pipelines/engine.md#the-steps-of-a-batch``.
-
-The messages of committed batches for one gateway. Source: ``docs/pipelines/engine.md#the-steps-of-a-batch``.
-
-Writes the outputs of a task's keys to the files of a batch: the outputs of many keys in few files.
-
-Source: ``docs/pipelines/engine.md#the-steps-of-a-batch``.
+The files are written by tasks and the manifest by the driver; gateways, the source and the mover read them. Source:
+``docs/pipelines/engine.md#files`` and ``docs/pipelines/engine.md#the-steps-of-a-batch``.
 """
 
 from __future__ import annotations
@@ -20,9 +11,9 @@ import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -185,6 +176,20 @@ class BatchOutputs:
         with self.log.reading(file.batch, file.name) as stream, pa.ipc.open_stream(stream) as reader:
             yield from reader
 
+    def messages(self, batch: int, gateway: str) -> list[tuple[Instruction, tuple[CloudEvent, ...] | None]]:
+        """The messages of a committed batch for a gateway, in the order of each key; empty if the batch has none.
+
+        Each is an instruction, and the records of a DeliverRecords; None where they are to be read from the table, and
+        for other instructions.
+        """
+        manifest = self.manifest(batch)
+        return [
+            (decode(instruction), None if records is None else decode(records))
+            for file in (manifest.of(OutputKind.OUTBOX, gateway) if manifest is not None else ())
+            for rows in self.open(file)
+            for instruction, records in zip(*(rows.column(name).to_pylist() for name in OUTBOX.names), strict=True)
+        ]
+
     def delete_drafts(self) -> None:
         """Delete the drafts of manifests that a driver has left. For the one driver, before its first batch."""
         self.log.folder.delete_drafts()
@@ -207,42 +212,6 @@ def _not_kept(batch: int) -> PipelineError:
     )
 
 
-class OutboxMessage(NamedTuple):
-    """A message for a gateway."""
-
-    instruction: Instruction
-    records: tuple[CloudEvent, ...] | None
-    """The records of a DeliverRecords; None where they are to be read from the table, and for other instructions."""
-
-
-class OutboxReader:
-    """Reads the messages for gateways in the application's folder; a process without Spark gives no session.
-
-    Only messages of a committed batch may be acted on; the caller follows the commits.
-    """
-
-    def __init__(self, folder: Location, spark: Any = None) -> None:
-        self._outputs = BatchOutputs(folder, spark)
-
-    def messages(self, batch: int, gateway: str) -> list[OutboxMessage]:
-        """The messages of a batch for a gateway, in the order of each key; empty if the batch has none.
-
-        Raises :class:`wallaroo_spark.errors.PipelineError` when the batch is no longer kept, and
-        :class:`wallaroo_spark.errors.CheckpointError` when a file cannot be read.
-        """
-        manifest = self._outputs.manifest(batch)
-        if manifest is None:
-            return []
-        return [
-            OutboxMessage(decode(instruction), None if records is None else decode(records))
-            for file in manifest.of(OutputKind.OUTBOX, gateway)
-            for rows in self._outputs.open(file)
-            for instruction, records in zip(
-                rows.column("instruction").to_pylist(), rows.column("records").to_pylist(), strict=True
-            )
-        ]
-
-
 OUTPUT_FILE_DDL = "file string"
 """The rows of :func:`output_writer`, as Spark's DDL: the text of an OutputFile."""
 GROUP_ROWS = 16_384
@@ -261,29 +230,14 @@ _WITHOUT_FILE = (OutputKind.TIMER, OutputKind.FORGET)
 _PARQUET = (OutputKind.RECORDS, OutputKind.HISTORY)
 
 
-class _Part(NamedTuple):
-    """The outputs that share a file."""
-
-    kind: OutputKind
-    """Their kind."""
-    stream: str
-    """The stream of records; else empty."""
-    partition: int
-    """The partition of records; else 0."""
-    target: str
-    """The gateway of an outbox; else empty."""
-
-
 @dataclass
-class _Content:
-    """The rows of a file until it is written."""
+class _NewFile:
+    """A file that is to be written."""
 
+    file: OutputFile
+    """What is known of it so far."""
     pieces: list[pa.RecordBatch] = field(default_factory=list)
-    """The rows, in their order."""
-    first: int | None = None
-    """First offset of records."""
-    last: int | None = None
-    """Last offset of records."""
+    """Its rows, in their order."""
 
 
 def write_outputs(folder: Location, batch: int, rows: Iterable[pa.RecordBatch]) -> Iterator[OutputFile]:
@@ -295,7 +249,7 @@ def write_outputs(folder: Location, batch: int, rows: Iterable[pa.RecordBatch]) 
     partition have a hole, and :class:`wallaroo_spark.errors.CheckpointError` when a file cannot be written. No two
     calls write the same file.
     """
-    contents: dict[_Part, _Content] = {}
+    files: dict[OutputFile, _NewFile] = {}
     facts: list[OutputFile] = []
     for batch_of_rows in rows:
         for row in batch_of_rows.to_pylist():
@@ -304,11 +258,11 @@ def write_outputs(folder: Location, batch: int, rows: Iterable[pa.RecordBatch]) 
                 stream, partition, gauges = row["stream"], row["partition"], (row["body"] or b"").decode()
                 facts.append(OutputFile(batch, kind, stream, partition, first=row["first"], gauges=gauges))
             else:
-                _add(contents, kind, row)
+                _add(files, OutputFile(batch, kind), row)
     outputs, token = BatchOutputs(folder), uuid.uuid4().hex[:12]
-    stems = (f"{part.kind}-{token}-{number}" for number, part in enumerate(contents))
-    with ThreadPoolExecutor(max(1, min(_WRITERS, len(contents)))) as pool:
-        yield from pool.map(lambda *one: _write(outputs, batch, *one), stems, contents, contents.values())
+    stems = (f"{one.kind}-{token}-{number}" for number, one in enumerate(files))
+    with ThreadPoolExecutor(max(1, min(_WRITERS, len(files)))) as pool:
+        yield from pool.map(lambda *one: _write(outputs, *one), stems, files.values())
     yield from facts
 
 
@@ -325,53 +279,41 @@ def output_writer(folder: Location, batch: int) -> Callable[[Iterator[pa.RecordB
     return write
 
 
-def _add(contents: dict[_Part, _Content], kind: OutputKind, row: dict[str, Any]) -> None:
-    of_partition = kind is OutputKind.RECORDS
-    part = _Part(
-        kind,
-        row["stream"] if of_partition else "",
-        row["partition"] if of_partition else 0,
-        row["target"] if kind is OutputKind.OUTBOX else "",
-    )
-    content = contents.setdefault(part, _Content())
+def _add(files: dict[OutputFile, _NewFile], file: OutputFile, row: dict[str, Any]) -> None:
+    """Add a row of OUTPUT to the file of its kind, and of its partition or its gateway."""
+    of_partition = file.kind is OutputKind.RECORDS
     if of_partition:
-        if content.last is not None and row["first"] != content.last + 1:
+        file = replace(file, stream=row["stream"], partition=row["partition"])
+    elif file.kind is OutputKind.OUTBOX:
+        file = replace(file, target=row["target"])
+    new = files.setdefault(file, _NewFile(file))
+    if of_partition:
+        first, last = new.file.first, new.file.last
+        if last is not None and row["first"] != last + 1:
             raise PipelineError(
-                f"{part.stream}/{part.partition}: records from offset {row['first']} follow offset {content.last} in "
-                "one batch, but offsets have no holes; report this as a defect",
+                f"{file.key}: records from offset {row['first']} follow offset {last} in one batch, but offsets have "
+                "no holes; report this as a defect",
                 code="offsets-not-consecutive",
-                stream=part.stream,
-                partition=part.partition,
+                stream=file.stream,
+                partition=file.partition,
             )
-        content.first = row["first"] if content.first is None else content.first
-        content.last = row["last"]
+        new.file = replace(new.file, first=row["first"] if first is None else first, last=row["last"])
     with pa.ipc.open_stream(row["body"]) as reader:
-        content.pieces += reader
+        new.pieces += reader
 
 
-def _write(outputs: BatchOutputs, batch: int, stem: str, part: _Part, content: _Content) -> OutputFile:
-    parquet = part.kind in _PARQUET
-    name = f"{stem}.{'parquet' if parquet else 'arrow'}"
-    table = pa.Table.from_batches(content.pieces, _SCHEMAS[part.kind]).combine_chunks()
-    with outputs.log.new_file(batch, name) as stream:
-        if parquet:
+def _write(outputs: BatchOutputs, stem: str, new: _NewFile) -> OutputFile:
+    kind = new.file.kind
+    name = f"{stem}.{'parquet' if kind in _PARQUET else 'arrow'}"
+    table = pa.Table.from_batches(new.pieces, _SCHEMAS[kind]).combine_chunks()
+    with outputs.log.new_file(new.file.batch, name) as stream:
+        if kind in _PARQUET:
             write_parquet(stream, table)
         else:
             with pa.ipc.new_stream(stream, table.schema) as writer:
                 writer.write_table(table)
         size = stream.tell()
-    return OutputFile(
-        batch,
-        part.kind,
-        part.stream,
-        part.partition,
-        part.target,
-        name,
-        table.num_rows,
-        size,
-        content.first,
-        content.last,
-    )
+    return replace(new.file, name=name, rows=table.num_rows, bytes=size)
 
 
 def write_parquet(stream: Any, table: pa.Table) -> None:

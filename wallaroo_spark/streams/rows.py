@@ -6,8 +6,20 @@ Source: ``docs/pipelines/engine.md#files``.
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
+from typing import Any
 
 import pyarrow as pa
+
+
+def batch_of(schema: pa.Schema, rows: int, **values: Any) -> pa.RecordBatch:
+    """A batch of ``rows`` rows: a list is a column, another value is in every row, and other columns are null."""
+    return pa.RecordBatch.from_arrays([_column(field, rows, values.get(field.name)) for field in schema], schema=schema)
+
+
+def _column(field: pa.Field, rows: int, value: Any) -> pa.Array:
+    if isinstance(value, list):
+        return pa.array(value, field.type)
+    return pa.nulls(rows, field.type) if value is None else pa.repeat(pa.scalar(value, field.type), rows)
 
 
 class Rank(IntEnum):

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wallaroo_spark.engine.operator.functions import StageFunctions
-from wallaroo_spark.engine.operator.rows import NO_READER, ForGateway, gateway_of
+from wallaroo_spark.engine.operator.rows import ForGateway, gateway_of
 from wallaroo_spark.engine.operator.turn import FunctionRunner, InputRow, take_turn
 from wallaroo_spark.gateway.files import Message
 from wallaroo_spark.gateway.limits import GatewayLimits
@@ -39,6 +39,7 @@ from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.pipelines.schema.documents import read_declarations
 from wallaroo_spark.pipelines.schema.problems import Problems
 from wallaroo_spark.pipelines.schema.store import StoredSchema
+from wallaroo_spark.streams.inbox import DRIVER
 from wallaroo_spark.yaml_reader import documents_of
 
 
@@ -219,7 +220,7 @@ class MemoryApplication:
                 if isinstance(one, i.DeliverRecords) and self.attach:
                     records = tuple(table[one.first - 1 : one.last])
                 gateway = gateway_of(one)
-                if gateway != NO_READER:
+                if gateway != DRIVER:
                     self._outbox[gateway][self.committed + 1].append((one, records))
 
     def _run(self) -> None:

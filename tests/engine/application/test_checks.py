@@ -12,7 +12,8 @@ import pytest
 from wallaroo_spark import Application
 from wallaroo_spark.cli.run.running import importable_here
 from wallaroo_spark.engine.application import checks
-from wallaroo_spark.engine.application.declared_functions import AGAIN_SECONDS, FunctionWatch, declared_functions
+from wallaroo_spark.engine.application.declared_functions import declared_functions
+from wallaroo_spark.engine.application.schema_watch import AGAIN_SECONDS, SchemaWatch
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.pipelines.schema.declarations import (
     Declaration,
@@ -129,7 +130,7 @@ def test_a_version_with_a_function_that_cannot_be_imported_is_reported_until_it_
     monkeypatch.syspath_prepend(str(tmp_path))
     store, clock = SchemaStore(str(tmp_path / "shop")), [0.0]
     store.write(StoredSchema(1, with_functions(GOOD)))
-    watch = FunctionWatch(SchemaStore(str(tmp_path / "shop")), 1, "shop", lambda: clock[0])
+    watch = SchemaWatch(SchemaStore(str(tmp_path / "shop")), "shop", lambda: clock[0])
     watch.look()
     assert not watch.problems
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from wallaroo_spark.engine.observing.zone_watch import ZoneWatch
+from wallaroo_spark.engine.application.schema_watch import SchemaWatch
 from wallaroo_spark.engine.source.inputs import InputFiles
 from wallaroo_spark.engine.source.plan import (
     Calendar,
@@ -157,7 +157,8 @@ def test_a_schedule_makes_a_batch_when_its_time_has_come(tmp_path: Path) -> None
 
     assert end.time >= at("2026-01-05T10:01:00")
     minute = end.time // 60_000 * 60_000
-    (row,) = source.content(start, end).made
+    (row,) = source.content(start, end)
+    assert isinstance(row, MadeRows)
     assert row.sequence == minute
     later = end.time + 3_600_000
     calm = InputOffset(time=later, schema=1, calendar=Calendar(later, 1))
@@ -172,16 +173,17 @@ def test_a_new_version_with_a_zone_that_the_driver_does_not_know_is_among_the_er
         name="far", namespace="shop", stream="orders", cron="0 * * * *", type="shop.hour", time_zone="Mars/Olympus"
     )
     store.write(schema(1, schedule()))
-    watch = ZoneWatch(SchemaStore(str(tmp_path)), "shop")
+    watch = SchemaWatch(SchemaStore(str(tmp_path)), "shop")
     watch.look()
-    assert watch.problems == []
+    assert watch.problems == ()
     store.write(schema(2, schedule(), far))
     for _ in range(2):
         watch.look()
 
     [problem] = watch.problems
     assert "Mars/Olympus" in problem
-    assert [record.message for record in caplog.records] == [f"application shop: {problem}; everything else goes on"]
+    logged = f"application shop, version 2 of its schema: {problem}; everything else goes on"
+    assert [record.message for record in caplog.records] == [logged]
     store.write(schema(3, schedule()))
     watch.look()
-    assert watch.problems == []
+    assert watch.problems == ()

@@ -42,7 +42,7 @@ from wallaroo_spark.pipelines.controller.stored.seen_ids import SeenCache
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, Payload
 from wallaroo_spark.pipelines.schema.store import SchemaStore
 from wallaroo_spark.steps import at_each
-from wallaroo_spark.streams.batch_outputs import BatchOutputs, OutboxReader, OutputFile, manifest_of, write_outputs
+from wallaroo_spark.streams.batch_outputs import BatchOutputs, OutputFile, manifest_of, write_outputs
 from wallaroo_spark.streams.inbox import InboxWriter
 from wallaroo_spark.streams.places import checkpoint_of
 from wallaroo_spark.streams.rows import OUTPUT
@@ -229,7 +229,7 @@ class Gateway:
 
     def __init__(self, folder: str, wanted: list[Request], answered: Callable[[Request, list[Any]], None]) -> None:
         self._folder, self._answered = folder, answered
-        self._inbox, self._outbox = InboxWriter(folder, GATEWAY), OutboxReader(folder)
+        self._inbox, self._outputs = InboxWriter(folder, GATEWAY), BatchOutputs(folder)
         self._generation = self._inbox.open()
         self._requests = 0
         self._waiting: dict[int, Request] = {}
@@ -255,8 +255,8 @@ class Gateway:
 
     def follow(self, batch: int) -> None:
         """Act on the messages of a committed batch."""
-        for message in self._outbox.messages(batch, GATEWAY):
-            match message.instruction:
+        for instruction, _ in self._outputs.messages(batch, GATEWAY):
+            match instruction:
                 case i.AnswerRequest() as one if one.reply_to.generation == self._generation:
                     request = self._waiting.pop(one.reply_to.request, None)
                     if request is not None:

@@ -16,7 +16,7 @@ from typing import Any
 from wallaroo_spark.checkpoint import CheckpointFiles, CommitThread
 from wallaroo_spark.checkpoint.power_loss import forget_torn_files
 from wallaroo_spark.engine.application import checks
-from wallaroo_spark.engine.application.declared_functions import FunctionWatch, declared_functions
+from wallaroo_spark.engine.application.declared_functions import declared_functions
 from wallaroo_spark.engine.application.driver_inbox import DriverInbox, dismissals
 from wallaroo_spark.engine.application.folder_lock import FolderLock
 from wallaroo_spark.engine.application.housekeeping import Housekeeping
@@ -28,11 +28,11 @@ from wallaroo_spark.engine.application.query import (
     state_partitions,
     tasks_beside,
 )
+from wallaroo_spark.engine.application.schema_watch import SchemaWatch
 from wallaroo_spark.engine.application.settings import STATUS_PAGE, ApplicationSettings
 from wallaroo_spark.engine.failures.isolation import FailedRows, publish_letters
 from wallaroo_spark.engine.failures.set_aside import SetAside
 from wallaroo_spark.engine.observing.observer import DriverFacts, Observer
-from wallaroo_spark.engine.observing.zone_watch import ZoneWatch
 from wallaroo_spark.engine.source import InputOffset
 from wallaroo_spark.errors import (
     ConfigurationError,
@@ -99,8 +99,7 @@ class Application(DriverHandle):
         self._schema: SchemaStore | None = None
         self._follower: CommitThread | None = None
         self._housekeeping: Housekeeping | None = None
-        self._functions: FunctionWatch | None = None
-        self._zones: ZoneWatch | None = None
+        self._watch: SchemaWatch | None = None
         self._observer: Observer | None = None
         place = PageAddress.parse(settings.status_page, resolve_secret(settings.status_page_token), PAGE_SETTINGS)
         required = settings.status_page != STATUS_PAGE
@@ -182,8 +181,7 @@ class Application(DriverHandle):
             self._rounds.error,
             follower.error if follower else "",
         ]
-        errors += self._functions.problems if self._functions else ()
-        errors += self._zones.problems if self._zones else ()
+        errors += self._watch.problems if self._watch else ()
         return DriverFacts(
             self._leases is not None and not self._ended.is_set() and not self._waits.stopping.is_set(),
             self.owner,
@@ -282,8 +280,7 @@ class Application(DriverHandle):
             SetAside.of(aside.all()),
         )
         self._failed_until = files.committed()
-        self._functions = FunctionWatch(SchemaStore(settings.folder, self._spark), schema.version, self.name)
-        self._zones = ZoneWatch(SchemaStore(settings.folder, self._spark), self.name)
+        self._watch = SchemaWatch(SchemaStore(settings.folder, self._spark), self.name)
         self._follower = CommitThread(files, lambda: self._committed(files.committed()), f"application {self.name}")
         self._observer = Observer(self.name, settings.folder, self._spark, files, gauges, leases, self._facts)
         self._observer.query.starting(checkpoint_of(settings.folder), "as soon as possible")
@@ -325,10 +322,8 @@ class Application(DriverHandle):
             self._failed_until = NOTES_FORGOTTEN
         if batch is not None and self._housekeeping is not None:
             self._housekeeping.work(batch, all_now=self._waits.stopping.is_set())
-        if self._functions is not None:
-            self._functions.look()
-        if self._zones is not None:
-            self._zones.look()
+        if self._watch is not None:
+            self._watch.look()
 
     def _await_query(self) -> None:
         """Wait for the end of the query; a query that has failed ends the application.
@@ -436,7 +431,7 @@ class Application(DriverHandle):
             super()._close_registry()
         if self._query_thread is not None:
             self._query_thread.join(QUERY_SECONDS)
-        self._query = self._follower = self._functions = self._zones = self._folder_lock = None
+        self._query = self._follower = self._watch = self._folder_lock = None
 
     def _stop_query(self) -> None:
         if self._query is not None:

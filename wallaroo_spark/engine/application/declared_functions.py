@@ -1,24 +1,17 @@
-"""The functions of stages that a schema declares: whether a process can import them, at the start and later.
+"""The functions of stages that a schema declares: whether a process can import them.
 
 Source: ``docs/pipelines/engine.md#functions-of-stages``.
 """
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from wallaroo_spark.errors import ConfigurationError, one_line
+from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.pipelines.schema.declarations import Declaration, PipelineDeclaration
 from wallaroo_spark.pipelines.schema.names import ObjectKey
-from wallaroo_spark.pipelines.schema.store import SchemaStore
 
-log = one_line(logging.getLogger("wallaroo_spark.engine"))
-
-AGAIN_SECONDS = 10.0
-"""Seconds between two attempts to import functions that could not be imported. A choice: an import may read files."""
 MOST_SHOWN = 10
 """The most functions that one message names. A choice: some lines of a terminal."""
 
@@ -73,49 +66,3 @@ def refusal(found: Sequence[str]) -> ConfigurationError:
         "give its file with --py-files), or correct `run` of the stage and apply the schema again",
         code="function-not-importable",
     )
-
-
-class FunctionWatch:
-    """Looks whether the driver can import the functions of versions of the schema that are applied meanwhile.
-
-    ``application`` names the application in the log. One thread at a time calls :meth:`look`.
-    """
-
-    def __init__(
-        self, schemas: SchemaStore, version: int, application: str, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.problems: Sequence[str] = ()
-        """A sentence for each stage of the newest version whose function cannot be imported."""
-        self._schemas = schemas
-        self._version = version
-        self._application = application
-        self._clock = clock
-        self._declared: tuple[DeclaredFunction, ...] = ()
-        self._looked = clock()
-
-    def look(self) -> None:
-        """Import the functions of a newer version, and from time to time again those that could not be imported.
-
-        An error is logged when it is new. Raises as :class:`SchemaStore` does.
-        """
-        newest = self._schemas.seen_version()
-        if newest != self._version:
-            self._declared = declared_functions(self._schemas.version(newest).objects)
-            self._version = newest
-        elif not self.problems or self._clock() < self._looked + AGAIN_SECONDS:
-            return
-        self._looked = self._clock()
-        errors = import_errors(one.function for one in self._declared)
-        found = tuple(problems(self._declared, "the driver", errors))
-        for problem in found:
-            if problem not in self.problems:
-                log.error(
-                    "application %s, version %d of its schema: %s; other stages go on; install the function's package, "
-                    "or correct `run` of the stage and apply the schema again",
-                    self._application,
-                    self._version,
-                    problem,
-                )
-        if self.problems and not found:
-            log.info("application %s: all functions of stages can be imported now", self._application)
-        self.problems = found

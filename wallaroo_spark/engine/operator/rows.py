@@ -1,9 +1,4 @@
-"""Columns of the outputs of a turn, as Arrow IPC streams. Pure.
-
-Each builder takes values in order and keeps them as columns, because a turn may have 100,000 of them.
-Source: ``docs/pipelines/engine.md#the-operator``.
-
-The instructions of a turn as rows of OUTPUT. Pure.
+"""The instructions of a turn as rows of OUTPUT. Pure.
 
 A kind has one row, or several of about :data:`BODY_BYTES` each where a turn has much; their bodies stand in order.
 Source: ``docs/pipelines/engine.md#the-operator``.
@@ -12,6 +7,7 @@ Source: ``docs/pipelines/engine.md#the-operator``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -40,7 +36,8 @@ from wallaroo_spark.pipelines.controller.messages.instructions import (
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.controller.stored.encoding import encode
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
-from wallaroo_spark.streams.rows import HISTORY, INPUT, OUTBOX, HistoryKind, OutputKind, Rank
+from wallaroo_spark.streams.inbox import DRIVER
+from wallaroo_spark.streams.rows import HISTORY, INPUT, OUTBOX, HistoryKind, OutputKind, Rank, batch_of
 from wallaroo_spark.streams.tables.delta import as_rows
 
 HistoryStep = DeliveryFailed | InstanceBegan | InstanceEnded | SkippedRecords | StoreOutput | StorePointer
@@ -57,111 +54,67 @@ def ipc_stream(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> bytes:
     return body
 
 
-def columns(schema: pa.Schema, rows: int, **values: Sequence[Any]) -> pa.RecordBatch:
-    """A batch of some columns of a schema; the other ones are null."""
-    arrays = [
-        pa.array(values[field.name], field.type) if field.name in values else pa.nulls(rows, field.type)
-        for field in schema
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def micros(times: Iterable[int]) -> list[int]:
-    """Milliseconds as microseconds, the unit of the columns."""
-    return [time * 1000 for time in times]
-
-
 def history_batches(partition: int, now: int, steps: Sequence[HistoryStep]) -> Iterable[pa.RecordBatch]:
     """The rows of the history, a batch for each kind; the rows of a kind are in order."""
     by_kind: dict[type, list[Any]] = {}
     for step in steps:
         by_kind.setdefault(type(step), []).append(step)
     for kind, of_kind in by_kind.items():
-        name, values = _STEPS[kind]
-        rows = len(of_kind)
-        yield columns(HISTORY, rows, partition=[partition] * rows, kind=[name] * rows, **values(of_kind, now))
+        name, columns = _STEPS[kind]
+        values = {column: [value(step) for step in of_kind] for column, value in columns.items()}
+        yield batch_of(HISTORY, len(of_kind), **{"partition": partition, "kind": name, "at": now * 1000, **values})
 
 
-def _began(steps: Sequence[InstanceBegan], now: int) -> dict[str, Sequence[Any]]:
-    return {
-        "pipeline": [step.pipeline for step in steps],
-        "instance": [step.instance for step in steps],
-        "birth": [step.birth for step in steps],
-        "at": micros(step.at for step in steps),
-        "version": [step.version for step in steps],
-    }
+def _micros(name: str) -> Callable[[Any], int]:
+    """Reads a time in milliseconds as microseconds, the unit of the columns."""
+    millis = attrgetter(name)
+    return lambda step: int(millis(step)) * 1000
 
 
-def _output(steps: Sequence[StoreOutput], now: int) -> dict[str, Sequence[Any]]:
-    return {
-        "pipeline": [step.delivery.pipeline for step in steps],
-        "instance": [step.delivery.instance for step in steps],
-        "birth": [step.delivery.birth for step in steps],
-        "at": micros(step.ended_at for step in steps),
-        "stage": [step.delivery.stage for step in steps],
-        "began_at": micros(step.began_at for step in steps),
-        "output": [None if step.output is None else step.output.data for step in steps],
-        "content_type": [None if step.output is None else step.output.content_type for step in steps],
-    }
-
-
-def _nacked(steps: Sequence[DeliveryFailed], now: int) -> dict[str, Sequence[Any]]:
-    return {
-        "pipeline": [step.delivery.pipeline for step in steps],
-        "instance": [step.delivery.instance for step in steps],
-        "at": micros([now] * len(steps)),
-        "birth": [step.delivery.birth for step in steps],
-        "stage": [step.delivery.stage for step in steps],
-        "attempts": [step.attempts for step in steps],
-        "reason": [step.reason or None for step in steps],
-    }
-
-
-def _pointer(steps: Sequence[StorePointer], now: int) -> dict[str, Sequence[Any]]:
-    return {
-        "pipeline": [step.output.delivery.pipeline for step in steps],
-        "instance": [step.output.delivery.instance for step in steps],
-        "birth": [step.output.delivery.birth for step in steps],
-        "at": micros([now] * len(steps)),
-        "stage": [step.output.delivery.stage for step in steps],
-        "target_stream": [step.target.stream for step in steps],
-        "target_partition": [step.target.partition for step in steps],
-        "offsets": [step.offsets for step in steps],
-        "reason": [step.reason or None for step in steps],
-    }
-
-
-def _ended(steps: Sequence[InstanceEnded], now: int) -> dict[str, Sequence[Any]]:
-    return {
-        "pipeline": [step.pipeline for step in steps],
-        "instance": [step.instance for step in steps],
-        "birth": [step.birth for step in steps],
-        "at": micros(step.at for step in steps),
-        "began_at": micros(step.began_at for step in steps),
-        "outcome": [step.outcome.value for step in steps],
-        "reason": [step.reason or None for step in steps],
-    }
-
-
-def _skipped(steps: Sequence[SkippedRecords], now: int) -> dict[str, Sequence[Any]]:
-    return {
-        "pipeline": [step.pipeline for step in steps],
-        "instance": [step.first for step in steps],
-        "at": micros([now] * len(steps)),
-        "offsets": [(step.first, step.last) for step in steps],
-    }
-
-
-_STEPS: dict[type, tuple[HistoryKind, Any]] = {
-    InstanceBegan: (HistoryKind.BEGAN, _began),
-    StoreOutput: (HistoryKind.OUTPUT, _output),
-    DeliveryFailed: (HistoryKind.NACKED, _nacked),
-    StorePointer: (HistoryKind.POINTER, _pointer),
-    InstanceEnded: (HistoryKind.ENDED, _ended),
-    SkippedRecords: (HistoryKind.SKIPPED, _skipped),
+_INSTANCE = {name: attrgetter(name) for name in ("pipeline", "instance", "birth")}
+_DELIVERY = {name: attrgetter(f"delivery.{name}") for name in ("pipeline", "instance", "birth", "stage")}
+_REASON: dict[str, Callable[[Any], Any]] = {"reason": lambda step: step.reason or None}
+_STEPS: dict[type, tuple[HistoryKind, dict[str, Callable[[Any], Any]]]] = {
+    InstanceBegan: (HistoryKind.BEGAN, {**_INSTANCE, "version": attrgetter("version"), "at": _micros("at")}),
+    StoreOutput: (
+        HistoryKind.OUTPUT,
+        {
+            **_DELIVERY,
+            "at": _micros("ended_at"),
+            "began_at": _micros("began_at"),
+            "output": lambda step: None if step.output is None else step.output.data,
+            "content_type": lambda step: None if step.output is None else step.output.content_type,
+        },
+    ),
+    DeliveryFailed: (HistoryKind.NACKED, {**_DELIVERY, **_REASON, "attempts": attrgetter("attempts")}),
+    StorePointer: (
+        HistoryKind.POINTER,
+        {
+            **{name: attrgetter(f"output.delivery.{name}") for name in _DELIVERY},
+            **{f"target_{name}": attrgetter(f"target.{name}") for name in ("stream", "partition")},
+            **_REASON,
+            "offsets": attrgetter("offsets"),
+        },
+    ),
+    InstanceEnded: (
+        HistoryKind.ENDED,
+        {
+            **_INSTANCE,
+            **_REASON,
+            "at": _micros("at"),
+            "began_at": _micros("began_at"),
+            "outcome": attrgetter("outcome.value"),
+        },
+    ),
+    SkippedRecords: (
+        HistoryKind.SKIPPED,
+        {
+            "pipeline": attrgetter("pipeline"),
+            "instance": attrgetter("first"),
+            "offsets": lambda step: (step.first, step.last),
+        },
+    ),
 }
-
-
 BODY_BYTES = 8 << 20
 """A body is closed when its values have about this many bytes. A choice: a row crosses two processes as a whole."""
 ATTACHED_BYTES = 32 << 20
@@ -170,8 +123,6 @@ ATTACHED_BYTES = 32 << 20
 A choice: each group has a copy, and there may be many."""
 ROW_BYTES = 100
 """Bytes of a row beside its payload, about. A choice; it bounds the number of rows of a body."""
-NO_READER = "driver"
-"""The gateway of the driver's own requests; nobody reads its answers."""
 
 T = TypeVar("T")
 ForGateway = (
@@ -210,7 +161,8 @@ def output_rows(key: PartitionKey, now: int, result: TurnResult) -> Iterator[Out
         else:
             assert isinstance(one, ForGateway), one
             outbox.setdefault(gateway_of(one), []).append(one)
-    outbox.pop(NO_READER, None)
+    # Nobody reads the answers to the driver's own requests.
+    outbox.pop(DRIVER, None)
     if forgotten is not None:
         yield OutputRow(OutputKind.FORGET, "", forgotten, None, 0, None)
     yield from _records(result.fresh_from, now, result.fresh)
@@ -228,7 +180,7 @@ def output_rows(key: PartitionKey, now: int, result: TurnResult) -> Iterator[Out
             room -= len(records or b"")
             packed.append((encode(one), records))
         for few in _parts(packed, lambda pair: len(pair[0]) + len(pair[1] or b"")):
-            body = columns(OUTBOX, len(few), instruction=[one for one, _ in few], records=[one for _, one in few])
+            body = batch_of(OUTBOX, len(few), instruction=[one for one, _ in few], records=[one for _, one in few])
             yield OutputRow(OutputKind.OUTBOX, gateway, None, None, len(few), ipc_stream([body], OUTBOX))
     yield OutputRow(OutputKind.TIMER, "", result.armed, None, 0, turn_gauges(key, now, result))
 
@@ -259,16 +211,15 @@ def _attached(one: ForGateway, result: TurnResult, room: int) -> bytes | None:
 
 
 def _carried_body(key: PartitionKey, encoded: Sequence[tuple[CarryOut, bytes]]) -> bytes:
-    rows = len(encoded)
-    batch = columns(
+    batch = batch_of(
         INPUT,
-        rows,
+        len(encoded),
         stream=[one.target.stream for one, _ in encoded],
         partition=[one.target.partition for one, _ in encoded],
-        rank=[Rank.CARRIED.value] * rows,
-        origin=[str(key)] * rows,
+        rank=int(Rank.CARRIED),
+        origin=str(key),
         sequence=[one.sequence for one, _ in encoded],
-        place=[0] * rows,
+        place=0,
         event=[event for _, event in encoded],
     )
     return ipc_stream([batch], INPUT)

@@ -14,8 +14,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,14 +24,14 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from wallaroo_spark.engine.source.inputs import BatchContent, InputFiles, UnreadFile
+from wallaroo_spark.engine.source.inputs import BatchPart, InputFiles, UnreadFile
 from wallaroo_spark.engine.source.plan import InputOffset, MadeRows, next_offset
 from wallaroo_spark.errors import CheckpointError, ConfigurationError, one_line
 from wallaroo_spark.runtime.data_sources import registered
 from wallaroo_spark.storage.locations import Location, for_tasks
 from wallaroo_spark.streams.batch_outputs import BatchOutputs, OutputFile
 from wallaroo_spark.streams.inbox import InboxReader
-from wallaroo_spark.streams.rows import INPUT, INPUT_DDL
+from wallaroo_spark.streams.rows import INPUT, INPUT_DDL, batch_of
 
 ROWS_A_TASK = 25_000
 """The number of rows from which a batch is read by another task. A choice: a task takes some 30 ms to begin, and rows
@@ -46,66 +46,36 @@ class InputRows(InputPartition):
 
     location: Location
     """The application's folder, as tasks open it."""
-    files: tuple[UnreadFile, ...] = ()
-    """Files of gateways."""
-    carried: tuple[OutputFile, ...] = ()
-    """Files of carried messages."""
-    made: tuple[MadeRows, ...] = ()
-    """Rows that stand in no file."""
+    parts: list[BatchPart] = field(default_factory=list)
+    """The parts of the batch, in the order in which they are read."""
 
 
-def divided(location: Location, content: BatchContent) -> list[InputRows]:
+def divided(location: Location, content: Iterable[BatchPart]) -> list[InputRows]:
     """Divide a batch among tasks; none for an empty batch."""
     tasks: list[InputRows] = []
     room = 0
-    for rows, part in _parts(location, content):
-        if not tasks or rows > room:
+    for part in content:
+        if not tasks or part.rows > room:
             tasks.append(InputRows(location))
             room = ROWS_A_TASK
-        task = tasks[-1]
-        task.files, task.carried, task.made = (
-            task.files + part.files,
-            task.carried + part.carried,
-            task.made + part.made,
-        )
-        room -= rows
+        tasks[-1].parts.append(part)
+        room -= part.rows
     return tasks
 
 
 def read_rows(task: InputRows) -> Iterator[pa.RecordBatch]:
     """Iterate over the rows of a task."""
     inbox, outputs = InboxReader(task.location), BatchOutputs(task.location)
-    for one in task.made:
-        yield _as_batch(one)
-    for file in task.carried:
-        for batch in outputs.open(file):
-            yield _as_source(batch)
-    for unread in task.files:
-        for batch in inbox.read(unread.gateway, unread.generation, unread.file):
-            yield _as_source(batch)
-
-
-def _parts(location: Location, content: BatchContent) -> Iterator[tuple[int, InputRows]]:
-    for made in content.made:
-        yield len(made.partitions), InputRows(location, made=(made,))
-    for carried in content.carried:
-        yield carried.rows, InputRows(location, carried=(carried,))
-    for unread in content.files:
-        yield unread.file.rows, InputRows(location, files=(unread,))
-
-
-def _as_batch(made: MadeRows) -> pa.RecordBatch:
-    rows = len(made.partitions)
-    columns = [
-        pa.repeat(pa.scalar(made.stream, pa.string()), rows),
-        pa.array(made.partitions, pa.int32()),
-        pa.repeat(pa.scalar(int(made.rank), pa.int32()), rows),
-        pa.repeat(pa.scalar(made.origin, pa.string()), rows),
-        pa.repeat(pa.scalar(made.sequence, pa.int64()), rows),
-        pa.repeat(pa.scalar(0, pa.int32()), rows),
-        pa.repeat(pa.scalar(made.event, pa.binary()), rows),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=_COLUMNS)
+    for part in task.parts:
+        match part:
+            case MadeRows():
+                rows = {"partition": [*part.partitions], "rank": int(part.rank), "place": 0, "event": part.event}
+                origin = {"origin": part.origin, "sequence": part.sequence}
+                yield batch_of(_COLUMNS, part.rows, stream=part.stream, **rows, **origin)
+            case OutputFile():
+                yield from map(_as_source, outputs.open(part))
+            case UnreadFile():
+                yield from map(_as_source, inbox.read(part.gateway, part.generation, part.file))
 
 
 def _as_source(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -41,16 +41,14 @@ class UnreadFile(NamedTuple):
     """The generation of the gateway."""
     file: InboxFile
 
+    @property
+    def rows(self) -> int:
+        """Number of its events."""
+        return self.file.rows
 
-class BatchContent(NamedTuple):
-    """Everything that one batch reads."""
 
-    files: tuple[UnreadFile, ...]
-    """Files of gateways."""
-    carried: tuple[OutputFile, ...]
-    """Files of carried messages."""
-    made: tuple[MadeRows, ...]
-    """Rows that stand in no file."""
+BatchPart = MadeRows | OutputFile | UnreadFile
+"""A part of what a batch reads: rows that stand in no file, carried messages, or events of a gateway."""
 
 
 class InputFiles:
@@ -90,20 +88,17 @@ class InputFiles:
             self._first_occurrence(start),
         )
 
-    def content(self, start: InputOffset, end: InputOffset) -> BatchContent:
+    def content(self, start: InputOffset, end: InputOffset) -> list[BatchPart]:
         """Return all that the batch between two offsets reads."""
-        carried = [
-            file for batch in carried_batches(start, end) for file in self._manifest(batch).of(OutputKind.CARRIED)
-        ]
-        made = [
-            row
-            for before, after in declared_versions(start, end)
-            for row in declared(self._version(before), self._version(after))
-        ]
+        found: list[BatchPart] = []
+        for before, after in declared_versions(start, end):
+            found += declared(self._version(before), self._version(after))
         if end.batch >= 0:
-            made += due_timers(self._manifest(end.batch).timers, end)
-        made += occurrences(self._version, start.calendar, end.calendar)
-        return BatchContent(tuple(self._planned(start, end)), tuple(carried), tuple(made))
+            found += due_timers(self._manifest(end.batch).timers, end)
+        found += occurrences(self._version, start.calendar, end.calendar)
+        for batch in carried_batches(start, end):
+            found += self._manifest(batch).of(OutputKind.CARRIED)
+        return [*found, *self._planned(start, end)]
 
     def _unread(self, start: InputOffset) -> Mapping[str, Unread]:
         """The unread files. Raises :class:`CheckpointError` when one, or a claim, is missing in a second listing."""

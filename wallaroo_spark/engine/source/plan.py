@@ -141,6 +141,11 @@ class MadeRows(NamedTuple):
     event: bytes | None
     """The encoded event; None where only time has passed."""
 
+    @property
+    def rows(self) -> int:
+        """Number of the rows."""
+        return len(self.partitions)
+
 
 def next_offset(start: InputOffset, inputs: Inputs, max_rows: int, max_bytes: int = BATCH_BYTES) -> InputOffset:
     """The end of the next batch; ``start`` itself when there is nothing to read.

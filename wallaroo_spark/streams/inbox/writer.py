@@ -29,7 +29,7 @@ from wallaroo_spark.streams.inbox.names import (
     origin_of,
 )
 from wallaroo_spark.streams.places import INBOX
-from wallaroo_spark.streams.rows import INPUT, Rank
+from wallaroo_spark.streams.rows import INPUT, Rank, batch_of
 
 _CLAIMS = 12
 """The most claims of one :meth:`InboxWriter.open`. A choice: several processes of one gateway are rare, and the pauses
@@ -157,15 +157,14 @@ class InboxWriter:
 
     def _rows(self, sequence: int, events: Sequence[tuple[PartitionKey, bytes]]) -> pa.RecordBatch:
         rows = len(events)
-        return pa.RecordBatch.from_arrays(
-            [
-                pa.array([key.stream for key, _ in events], pa.string()),
-                pa.array([key.partition for key, _ in events], pa.int32()),
-                pa.repeat(pa.scalar(int(Rank.RECEIVED), pa.int32()), rows),
-                pa.repeat(pa.scalar(origin_of(self._gateway, self._generation), pa.string()), rows),
-                pa.repeat(pa.scalar(sequence, pa.int64()), rows),
-                pa.array(range(rows), pa.int32()),
-                pa.array([event for _, event in events], pa.binary()),
-            ],
-            schema=INPUT,
+        return batch_of(
+            INPUT,
+            rows,
+            stream=[key.stream for key, _ in events],
+            partition=[key.partition for key, _ in events],
+            rank=int(Rank.RECEIVED),
+            origin=origin_of(self._gateway, self._generation),
+            sequence=sequence,
+            place=list(range(rows)),
+            event=[event for _, event in events],
         )
