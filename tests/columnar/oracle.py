@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 
 from tests.protocol.pairs import sound_messages
+from tests.protocol.spans import spans
 from wallaroo_spark.columnar import Decoded, by_stream
 from wallaroo_spark.protocol import V3, Flags, Message, MessageRun
-from wallaroo_spark.protocol.sessions.streams import spans
 
 NANOSECONDS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 EARLIEST, LATEST = -62_135_596_800_000_000, 253_402_300_799_999_999

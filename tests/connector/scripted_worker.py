@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from tests.protocol.spans import spans
 from tests.waiting import SECONDS
 from wallaroo_spark.errors import RemoteProtocolError, TransportError
 from wallaroo_spark.protocol import (
@@ -24,7 +25,6 @@ from wallaroo_spark.protocol import (
     WorkerEvent,
     WorkerSession,
 )
-from wallaroo_spark.protocol.sessions.streams import spans
 from wallaroo_spark.transport import ByteStream, Listener, serve
 
 

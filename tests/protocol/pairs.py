@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.protocol.spans import spans
 from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.protocol import (
     DRAFT_LE,
@@ -37,7 +38,6 @@ from wallaroo_spark.protocol import (
     WorkerEvent,
     WorkerSession,
 )
-from wallaroo_spark.protocol.sessions.streams import spans
 
 VERSION, COOKIE = "0.0.1", b"cookie"
 HELLO = Hello(VERSION, COOKIE, "program", "shop-1")

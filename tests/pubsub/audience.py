@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from wallaroo_spark.pubsub.messages import Closed, Snapshot, Why
 from wallaroo_spark.pubsub.publishing.publication import Publication
-from wallaroo_spark.pubsub.subscribing.merger import Delivered, FrontierMoved, MergedItem, Merger
-from wallaroo_spark.pubsub.times import Time, at_or_before, batch_of
+from wallaroo_spark.pubsub.subscribing.merger import Delivered, MergedItem, Merger
+from wallaroo_spark.pubsub.times import Frontier, Time, at_or_before, batch_of
 
 
 class Violation(AssertionError):
@@ -93,7 +93,7 @@ class Audience:
                 may = any(at_or_before(element, item.time) for element in self._frontier)
                 _expect(may, f"{item.time} is delivered behind the frontier {self._frontier}")
 
-    def _moved(self, item: FrontierMoved) -> None:
+    def _moved(self, item: Frontier) -> None:
         before = self._frontier
         if before is not None:
             for time in item.frontier:

@@ -10,8 +10,8 @@ from unittest import mock
 
 from wallaroo_spark.pubsub.messages import Snapshot, SubscriberHello, Why
 from wallaroo_spark.pubsub.publishing.publication import Publication
-from wallaroo_spark.pubsub.subscribing.merger import Delivered, FrontierMoved, Merger
-from wallaroo_spark.pubsub.times import MaximalAntichain, MinimalAntichain, at_or_before, batch_of, minimal
+from wallaroo_spark.pubsub.subscribing.merger import Delivered, Merger
+from wallaroo_spark.pubsub.times import Frontier, MaximalAntichain, MinimalAntichain, at_or_before, batch_of, minimal
 
 Mutant = Callable[[], AbstractContextManager[Any]]
 
@@ -95,7 +95,7 @@ def tells_the_frontier_first() -> AbstractContextManager[Any]:
     moved = Merger._moved
 
     def early(self: Merger, changes: Any) -> Any:
-        return sorted(moved(self, changes), key=lambda item: not isinstance(item, FrontierMoved))
+        return sorted(moved(self, changes), key=lambda item: not isinstance(item, Frontier))
 
     return mock.patch.object(Merger, "_moved", early)
 

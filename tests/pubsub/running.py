@@ -101,7 +101,8 @@ class Stage:
         """Stage the rows of a batch, a list of numbers for each partition of its DataFrame."""
         rows = [pa.record_batch({"n": pa.array(numbers, pa.int64())}) for numbers in partitions]
         files = [self.topic_log.stage(batch, number, 0, [part], column) for number, part in enumerate(rows)]
-        self.topic_log.seal(TopicManifest(batch, tuple(file for file in files if file is not None)))
+        manifest = TopicManifest(batch, tuple(file for file in files if file is not None))
+        self.topic_log.seal(batch, manifest.to_json())
 
     def commit(self, batch: int) -> None:
         self.checkpoint.commit(batch)

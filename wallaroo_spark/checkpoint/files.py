@@ -35,7 +35,7 @@ from wallaroo_spark.checkpoint.model import (
 from wallaroo_spark.errors import CheckpointError
 from wallaroo_spark.references import References
 from wallaroo_spark.sidecar.folder import SidecarFolder
-from wallaroo_spark.sidecar.plan_files import NamedPlan, PlanFiles, PlanReader, PlanStore, not_needed, place_record
+from wallaroo_spark.sidecar.plan_files import NamedPlan, PlanFiles, PlanReader, not_needed, place_record
 from wallaroo_spark.sidecar.syncing import sync
 from wallaroo_spark.steps import Step, passed
 from wallaroo_spark.storage.locations import Location, is_mounted, open_location
@@ -90,7 +90,7 @@ class NamedPlans:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._readers: dict[str, tuple[PlanStore, PlanReader]] = {}
+        self._readers: dict[str, tuple[PlanFiles, PlanReader]] = {}
         self.bases: dict[tuple[str, int], tuple[int | None]] = {}
 
     @property
@@ -98,7 +98,7 @@ class NamedPlans:
         """Whether an offset named a plan."""
         return bool(self._readers)
 
-    def read(self, receiver: str, named: NamedPlan, store: Callable[[str], PlanStore]) -> References:
+    def read(self, receiver: str, named: NamedPlan, store: Callable[[str], PlanFiles]) -> References:
         """The references of a plan of a receiver."""
         with self._lock:
             if receiver not in self._readers:
@@ -208,7 +208,7 @@ class CheckpointFiles:
             known = self._named.bases[receiver, batch] = (oldest_base(batch, self._read(f"offsets/{batch}"), receiver),)
         return known[0]
 
-    def _plan_store(self, receiver: str) -> PlanStore:
+    def _plan_store(self, receiver: str) -> PlanFiles:
         return PlanFiles(self._location, receiver, self._spark)
 
     @cached_property

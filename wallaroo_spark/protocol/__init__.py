@@ -42,7 +42,6 @@ from wallaroo_spark.protocol.runs import (
     plain_head,
 )
 from wallaroo_spark.protocol.sessions.connector_session import ConnectorSession
-from wallaroo_spark.protocol.sessions.session import named_revision
 from wallaroo_spark.protocol.sessions.states import SESSION, Role, SessionState, StreamEvent, StreamState
 from wallaroo_spark.protocol.sessions.streams import CreditWindow, SessionStream, SessionStreams, StreamSpan
 from wallaroo_spark.protocol.sessions.worker_session import (
@@ -113,7 +112,6 @@ __all__ = [
     "encode_run",
     "encode_single",
     "frame_name",
-    "named_revision",
     "plain_head",
     "recognise",
     "shorten",

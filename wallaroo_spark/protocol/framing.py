@@ -5,9 +5,9 @@ Source: ``docs/protocol.md#framing``; ``docs/decisions/runs.md``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from wallaroo_spark.protocol.faults import Fault, broken
 from wallaroo_spark.protocol.frames import Message, structs
@@ -88,13 +88,8 @@ class FrameRules(NamedTuple):
     """Greatest valid length."""
 
 
-class Finder(Protocol):
-    """A function that finds frames as :func:`walk` does; the positions may be an array."""
-
-    def __call__(self, data: bytes, at: int, rules: FrameRules, /) -> tuple[Any, int]:
-        """Return the starts of the bodies of the complete MESSAGE frames from offset ``at`` on, and the last body's
-        end.
-        """
+Finder = Callable[[bytes, int, FrameRules], tuple[Any, int]]
+"""A function that finds frames as :func:`walk` does; the positions may be an array."""
 
 
 def walk(data: bytes, at: int, rules: FrameRules, most: int | None = None) -> tuple[list[int], int]:

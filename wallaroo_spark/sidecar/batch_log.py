@@ -50,7 +50,7 @@ class BatchLog:
         self.folder = SidecarFolder(location, *names, spark=spark)
 
     def __repr__(self) -> str:
-        return f"BatchLog({self.folder.identity!r})"
+        return f"{type(self).__name__}({self.folder.identity!r})"
 
     def seal(self, batch: int, manifest: bytes) -> None:
         """Write the manifest of a batch; it replaces an earlier one."""

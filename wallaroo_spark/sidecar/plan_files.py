@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_fixed
@@ -162,35 +162,8 @@ _ROWS_A_BATCH = 16_384
 _FILE = re.compile(r"([0-9]+)-[0-9a-f]{8}\.(changes|snapshot)")
 
 
-class PlanStore(Protocol):
-    """The place in which the plans of one receiver are kept. Its methods raise :class:`CheckpointError`."""
-
-    def write_changes(
-        self, name: PlanName, parent: PlanName, changes: Changes, endings: EndingChanges | None = None
-    ) -> None:
-        """Keep a plan as the changes against its parent; durable when this returns.
-
-        Each stream whose end has changed is among ``changes``.
-        """
-
-    def write_snapshot(self, name: PlanName, references: References) -> None:
-        """Keep all references of a plan, and its ended streams; durable when this returns."""
-
-    def read_changes(self, name: PlanName) -> tuple[PlanName, Changes, EndingChanges | None]:
-        """A plan's parent, and the changes against it."""
-
-    def read_snapshot(self, name: PlanName) -> References:
-        """All references of a plan, with its ended streams."""
-
-    def files(self) -> list[tuple[int, str]]:
-        """The number and the name of every file of a plan."""
-
-    def delete(self, file: str) -> None:
-        """Delete a file; nothing happens if there is none."""
-
-
 class PlanFiles:
-    """The plans of one receiver beside one checkpoint; see :class:`PlanStore`."""
+    """The plans of one receiver beside one checkpoint. The methods raise :class:`CheckpointError`."""
 
     def __init__(self, location: Location, receiver: str, spark: Any = None) -> None:
         # A receiver's name may begin with a dot; a name in this folder may not.
@@ -202,7 +175,10 @@ class PlanFiles:
     def write_changes(
         self, name: PlanName, parent: PlanName, changes: Changes, endings: EndingChanges | None = None
     ) -> None:
-        """Keep a plan as the changes against its parent; durable when this returns."""
+        """Keep a plan as the changes against its parent; durable when this returns.
+
+        Each stream whose end has changed is among ``changes``.
+        """
         self._folder.write(f"{name}.changes", encoded(changes, {"parent": str(parent)}, endings))
 
     def write_snapshot(self, name: PlanName, references: References) -> None:
@@ -433,7 +409,7 @@ class PlanReader:
         while len(self._known) > _KEPT:
             self._known.popitem(last=False)
 
-    def read(self, named: NamedPlan, store: PlanStore) -> tuple[VersionedReferences, Chain]:
+    def read(self, named: NamedPlan, store: PlanFiles) -> tuple[VersionedReferences, Chain]:
         """The references of a plan, with its chain. Raises :class:`CheckpointError` when its files do not exist."""
         behind: list[tuple[PlanName, Changes, EndingChanges | None]] = []
         at = named.plan

@@ -20,9 +20,9 @@ from wallaroo_spark.sidecar.plan_files import (
     Chain,
     Form,
     NamedPlan,
+    PlanFiles,
     PlanName,
     PlanReader,
-    PlanStore,
     form_of,
     snapshot_is_due,
 )
@@ -51,7 +51,7 @@ class PlanBook:
         self,
         receiver: str,
         message_ids: str,
-        store: Callable[[], PlanStore | None],
+        store: Callable[[], PlanFiles | None],
         *,
         inline_bytes: int | None = None,
         beside: Callable[[Callable[[], None]], None] = _start_thread,
@@ -147,7 +147,7 @@ class PlanBook:
 
     def _write(
         self,
-        store: PlanStore,
+        store: PlanFiles,
         form: Form,
         references: VersionedReferences,
         chain: Chain | None,
@@ -175,7 +175,7 @@ class PlanBook:
             after = after.from_snapshot(snapshot[1])
         return after
 
-    def _snapshot_if_due(self, store: PlanStore, references: VersionedReferences, chain: Chain) -> None:
+    def _snapshot_if_due(self, store: PlanFiles, references: VersionedReferences, chain: Chain) -> None:
         """Begin to write a snapshot of a plan in another thread; later chains start there once it is written."""
         if self._snapshot_under_way or self._snapshot is not None or not snapshot_is_due(chain, references.count):
             return

@@ -32,7 +32,7 @@ from wallaroo_spark.references import PlannedRange, Reference, References, Strea
 from wallaroo_spark.registry import NO_QUERY, QUERY_STARTS, Registry
 from wallaroo_spark.runtime.logs import LogSettings, least_level, log_to_stderr, secrets_of
 from wallaroo_spark.sidecar.forgetting import Decision, Forgetting, PlanClock, dwell_seconds, merged
-from wallaroo_spark.sidecar.plan_files import PlanStore, local_checkpoint, plans_at
+from wallaroo_spark.sidecar.plan_files import PlanFiles, local_checkpoint, plans_at
 from wallaroo_spark.source.agreement import Agreement, followed
 from wallaroo_spark.source.available_now import AvailableNow
 from wallaroo_spark.source.fleet_view import LOADED_CODE, FleetView
@@ -64,7 +64,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._used_holders: dict[StreamKey, int] = {}
         self._run: AvailableNow | None = None
         self._last: dict[str, Any] = {}
-        self._place: tuple[str, PlanStore | None] = ("", None)
+        self._place: tuple[str, PlanFiles | None] = ("", None)
         self._place_again_at = 0.0
         self._said_no_place = False
         self._looked = False
@@ -103,7 +103,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _forgetting(self) -> Forgetting:
         return Forgetting(self.options.stream_retention, dwell_seconds(self.options.lease_seconds), PlanClock())
 
-    def _plans(self) -> PlanStore | None:
+    def _plans(self) -> PlanFiles | None:
         """The place where large plans lie; None while the registry has not told it, and while it cannot be reached."""
         record = self._fleet.checkpoint
         again = self._place[1] is None and time.monotonic() >= self._place_again_at

@@ -10,16 +10,11 @@ from typing import Any, TypeVar
 from proving.simulator.engine.core import Violation
 from wallaroo_spark.checkpoint.files import CheckpointFiles, NamedPlans, _Entry
 from wallaroo_spark.errors import CheckpointError
-from wallaroo_spark.references import Changes, EndingChanges, References, StreamKey, endings_of, plain
+from wallaroo_spark.references import References, StreamKey, endings_of, plain
 from wallaroo_spark.sidecar.plan_files import (
     NamedPlan,
-    PlanContent,
-    PlanName,
+    PlanFiles,
     PlanReader,
-    PlanStore,
-    decoded,
-    encoded,
-    snapshot_of,
 )
 from wallaroo_spark.source.offsets import offset, references_of
 
@@ -34,49 +29,40 @@ KEPT_BATCHES = 10
 """Batches that Spark keeps in its logs."""
 
 
-class SimulatedPlans:
-    """The plans beside a checkpoint, in memory; see :class:`wallaroo_spark.sidecar.plan_files.PlanStore`."""
+class SimulatedFolder:
+    """The folder of the plans beside a checkpoint, in memory."""
+
+    identity = "plans"
 
     def __init__(self) -> None:
         self._files: dict[str, bytes] = {}
 
-    def write_changes(
-        self, name: PlanName, parent: PlanName, changes: Changes, endings: EndingChanges | None = None
-    ) -> None:
-        """Store the changes of a plan."""
-        self._write(f"{name}.changes", encoded(changes, {"parent": str(parent)}, endings))
+    def write(self, name: str, data: bytes) -> None:
+        """Store a file, which must be new."""
+        if name in self._files:
+            raise Violation(f"the plan {name} is written a second time")
+        self._files[name] = data
 
-    def write_snapshot(self, name: PlanName, references: References) -> None:
-        """Store all references of a plan."""
-        known = endings_of(references)
-        self._write(f"{name}.snapshot", encoded(references, {}, None if known is None else known.all_changes()))
+    def read(self, name: str) -> bytes:
+        """The content of a file, which must be there."""
+        if name not in self._files:
+            raise Violation(f"the plan {name} is missing, and an offset names it")
+        return self._files[name]
 
-    def _write(self, file: str, content: bytes) -> None:
-        if file in self._files:
-            raise Violation(f"the plan {file} is written a second time")
-        self._files[file] = content
+    def names(self) -> list[str]:
+        """The names of the files."""
+        return list(self._files)
 
-    def read_changes(self, name: PlanName) -> tuple[PlanName, Changes, EndingChanges | None]:
-        """The parent and the changes of a plan."""
-        changes, metadata, endings = self._read(f"{name}.changes")
-        return PlanName.parse(metadata["parent"]), changes, endings
-
-    def read_snapshot(self, name: PlanName) -> References:
-        """All references of a plan."""
-        return snapshot_of(self._read(f"{name}.snapshot"))
-
-    def _read(self, file: str) -> PlanContent:
-        if file not in self._files:
-            raise Violation(f"the plan {file} is missing, and an offset names it")
-        return decoded(self._files[file])
-
-    def files(self) -> list[tuple[int, str]]:
-        """The number and name of each file."""
-        return [(int(file.partition("-")[0]), file) for file in self._files]
-
-    def delete(self, file: str) -> None:
+    def delete(self, name: str) -> None:
         """Delete a file."""
-        self._files.pop(file, None)
+        self._files.pop(name, None)
+
+
+class SimulatedPlans(PlanFiles):
+    """The plans beside a checkpoint, in memory."""
+
+    def __init__(self) -> None:
+        self._folder = SimulatedFolder()  # type: ignore[assignment]  # it has the methods that are called
 
 
 @dataclass
@@ -158,7 +144,7 @@ class SimulatedFiles(CheckpointFiles):
         """The same query always."""
         return "a query"
 
-    def _plan_store(self, receiver: str) -> PlanStore:
+    def _plan_store(self, receiver: str) -> PlanFiles:
         return self._checkpoint.plans
 
     def _list(self, log: str) -> dict[int, _Entry]:

@@ -22,22 +22,11 @@ from wallaroo_spark.protocol import (
     SessionState,
     StreamState,
     faults,
-    named_revision,
 )
 
 
 def test_a_connector_speaks_draft_be_unless_told_otherwise() -> None:
     assert ConnectorSession().revision is DRAFT_BE
-
-
-@revisions
-def test_a_revision_is_found_by_name(revision: Revision) -> None:
-    assert named_revision(revision.name) is revision
-
-
-def test_an_unknown_revision_is_named_with_those_there_are() -> None:
-    with pytest.raises(LocalProtocolError, match="no revision 'v4'; there are draft-le, draft-be, v3"):
-        named_revision("v4")
 
 
 @revisions

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.protocol.spans import spans
 from tests.protocol.strategies import steady
 from tests.revisions import drafts
 from wallaroo_spark.errors import RemoteProtocolError
@@ -20,7 +21,6 @@ from wallaroo_spark.protocol import (
     StreamSpan,
     StreamState,
 )
-from wallaroo_spark.protocol.sessions.streams import spans
 
 
 def table(revision: Revision = DRAFT_LE, *, max_streams: int = 10, opened: tuple[int, ...] = (1,)) -> SessionStreams:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.protocol.pairs import STREAM, Pair, admit, worker_events
+from tests.protocol.spans import spans
 from tests.revisions import drafts, revisions
 from wallaroo_spark.errors import LocalProtocolError, RemoteProtocolError
 from wallaroo_spark.protocol import (
@@ -36,7 +37,6 @@ from wallaroo_spark.protocol import (
     WorkerSession,
     broken,
 )
-from wallaroo_spark.protocol.sessions.streams import spans
 
 
 def run_event(pair: Pair, *messages: Message) -> MessagesReceived:

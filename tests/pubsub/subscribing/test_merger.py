@@ -6,8 +6,8 @@ import pytest
 
 from wallaroo_spark.errors import ConfigurationError, PubSubError, RemoteProtocolError
 from wallaroo_spark.pubsub.messages import Data, Snapshot, Update
-from wallaroo_spark.pubsub.subscribing.merger import Delivered, FrontierMoved, MergedItem, Merger
-from wallaroo_spark.pubsub.times import Time
+from wallaroo_spark.pubsub.subscribing.merger import Delivered, MergedItem, Merger
+from wallaroo_spark.pubsub.times import Frontier, Time
 
 
 def data(time: Time, payload: bytes = b"x") -> Data:
@@ -18,8 +18,8 @@ def update(before: Time, after: Time) -> Update:
     return Update(((before, -1), (after, 1)))
 
 
-def moved(before: Time, after: Time) -> FrontierMoved:
-    return FrontierMoved((after,), ((before, -1), (after, 1)))
+def moved(before: Time, after: Time) -> Frontier:
+    return Frontier((after,), ((before, -1), (after, 1)))
 
 
 def fed(merger: Merger, *messages: tuple[int, Snapshot | Update | Data]) -> list[MergedItem]:
@@ -32,7 +32,7 @@ def fed(merger: Merger, *messages: tuple[int, Snapshot | Update | Data]) -> list
 
 def test_an_epoch_is_held_back_until_every_partition_has_passed_it() -> None:
     merger = Merger(2)
-    assert fed(merger, (0, Snapshot((5,), (4,))), (1, Snapshot((5,), (4,)))) == [FrontierMoved((5,), ((5, 1),))]
+    assert fed(merger, (0, Snapshot((5,), (4,))), (1, Snapshot((5,), (4,)))) == [Frontier((5,), ((5, 1),))]
 
     assert fed(merger, (1, data(5, b"b")), (0, data(5, b"a")), (1, update(5, 6)), (1, data(6, b"d"))) == []
     assert fed(merger, (0, update(5, 6))) == [Delivered(5, 0, b"a"), Delivered(5, 1, b"b"), moved(5, 6)]
@@ -56,7 +56,7 @@ def test_nothing_is_yielded_before_every_snapshot_is_there() -> None:
     assert fed(merger, (0, Snapshot((5,), (4,))), (0, data(5)), (0, update(5, 6)), (0, data(6, b"y"))) == []
     assert merger.frontier is None
     # The other publisher has sent 5 already, so the rows of 5 from the first one are only a part.
-    assert fed(merger, (1, Snapshot((6,), (5,)))) == [FrontierMoved((6,), ((6, 1),))]
+    assert fed(merger, (1, Snapshot((6,), (5,)))) == [Frontier((6,), ((6, 1),))]
     assert fed(merger, (0, update(6, 7)), (1, update(6, 7))) == [Delivered(6, 0, b"y"), moved(6, 7)]
 
 

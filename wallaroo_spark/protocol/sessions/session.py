@@ -12,7 +12,7 @@ from wallaroo_spark.protocol.codecs import frame_name
 from wallaroo_spark.protocol.faults import Fault, broken
 from wallaroo_spark.protocol.frames import Error, Frame, Message
 from wallaroo_spark.protocol.framing import Finder, FrameBuffer, MessageRun, RawFrame
-from wallaroo_spark.protocol.revisions import REVISIONS, Revision
+from wallaroo_spark.protocol.revisions import Revision
 from wallaroo_spark.protocol.sessions.states import SESSION, Role, SessionState, StreamEvent
 from wallaroo_spark.protocol.sessions.streams import CreditWindow, SessionStreams
 
@@ -143,16 +143,6 @@ class Session:
         if not any(frame in row for row in tables.values()):
             raise broken(Fault.WRONG_SIDE, f"{frame_name(frame)} is not a frame that a {self.peer_role} sends")
         raise broken(Fault.WRONG_STATE, f"{frame_name(frame)} is not allowed in state {self.state}")
-
-
-def named_revision(name: str) -> Revision:
-    """The revision of that name. Raises :class:`LocalProtocolError`, which lists the names, if there is none."""
-    revision = REVISIONS.get(name)
-    if revision is None:
-        raise LocalProtocolError(
-            f"there is no revision {name!r}; there are {', '.join(REVISIONS)}", code="not-in-revision"
-        )
-    return revision
 
 
 def message_tag(revision: Revision) -> int:

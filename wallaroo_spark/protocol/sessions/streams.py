@@ -209,23 +209,6 @@ def _not_open(stream: SessionStream) -> str:
     return f"MESSAGE for stream {stream.stream_id}, which is {stream.state}; NOTIFY opens a stream"
 
 
-def spans(messages: list[tuple[int, bool, bool]]) -> list[StreamSpan]:
-    """The spans of a run given as (stream id, has EOS, is ephemeral); not for the hot path."""
-    found: dict[int, StreamSpan] = {}
-    for index, (stream_id, eos, ephemeral) in enumerate(messages):
-        span = found.get(stream_id) or StreamSpan(stream_id, first=index)
-        if span.eos is not None and span.after_eos is None:
-            span = span._replace(after_eos=index)
-        if eos and span.eos is None:
-            span = span._replace(eos=index)
-        if ephemeral and span.first_ephemeral is None:
-            span = span._replace(first_ephemeral=index)
-        if not ephemeral and span.first_lasting is None:
-            span = span._replace(first_lasting=index)
-        found[stream_id] = span
-    return list(found.values())
-
-
 CREDIT_LIMIT = 2**32 - 1
 """Greatest number of credits in one frame (u32)."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -35,33 +35,21 @@ RUN_PROPERTY = "spark.jobGroup.id"
 """Spark's local property with the id of the query's run."""
 
 
-class Named(Protocol):
-    """The properties of a topic that this module uses."""
-
-    @property
-    def name(self) -> str:
-        """Name of the topic."""
-
-    @property
-    def pairs(self) -> bool:
-        """Whether its times are pairs."""
-
-
 @dataclass(frozen=True)
 class Staged:
     """The files that the tasks of a batch have written, before their manifest is sealed."""
 
     manifest: TopicManifest
-    """TopicManifest of the files."""
     schema: Any
     """``pyarrow`` schema of the rows; None when there are no rows."""
     run: str
     """Id of the query's run; empty where Spark does not report it."""
 
 
-def stage(df: DataFrame, epoch: EpochArgument, files: CheckpointFiles, topic_log: TopicLog, topic: Named) -> Staged:
+def stage(df: DataFrame, epoch: EpochArgument, files: CheckpointFiles, topic_log: TopicLog, *, pairs: bool) -> Staged:
     """Write the rows of ``df`` with its tasks, for a batch that is not committed yet. Raises :class:`PubSubError`."""
-    number, column = _epoch_parts(epoch, topic)
+    topic = topic_log.topic
+    number, column = _epoch_parts(epoch, topic, pairs=pairs)
     batch, run, query = _batch(df, number, topic)
     _check_column(df, column, topic)
     newest = files.committed()
@@ -71,18 +59,18 @@ def stage(df: DataFrame, epoch: EpochArgument, files: CheckpointFiles, topic_log
             f"batch {batch} is committed already, in {files.identity}, and subscribers have passed it; publish within "
             "the foreachBatch of the query that has this checkpoint",
             code="batch-published-already",
-            topic=topic.name,
+            topic=topic,
             batch=batch,
         )
     try:
         checkpoint = for_tasks(topic_log.checkpoint, df.sparkSession)
-        write = _writer(checkpoint, topic_log.topic, batch, column)
+        write = _writer(checkpoint, topic, batch, column)
         rows = df.mapInArrow(write, "file string, columns binary").collect()
     except Exception as error:
         # The task's own message is clearer than the stack traces that Spark puts around it.
         if "PubSubError: " in str(error):
             message, code = split_code(in_short(error))
-            raise PubSubError(message, code=code, topic=topic.name, batch=batch) from None
+            raise PubSubError(message, code=code, topic=topic, batch=batch) from None
         raise
     written = sorted((StagedFile.from_json(row.file) for row in rows), key=lambda file: file.partition)
     schema = pa.ipc.read_schema(pa.py_buffer(bytes(rows[0].columns))) if rows else None
@@ -112,7 +100,7 @@ def _writer(
     return write
 
 
-def _epoch_parts(epoch: EpochArgument, topic: Named) -> tuple[int | None, str | None]:
+def _epoch_parts(epoch: EpochArgument, topic: str, *, pairs: bool) -> tuple[int | None, str | None]:
     number: Any
     column: Any
     number, column = epoch if isinstance(epoch, tuple) and len(epoch) == 2 else (epoch, None)
@@ -123,37 +111,35 @@ def _epoch_parts(epoch: EpochArgument, topic: Named) -> tuple[int | None, str | 
             f"epoch {epoch!r} is not a time; give a batch id, a column, (batch id, column), or nothing for the batch "
             "that runs",
             code="epoch-invalid",
-            topic=topic.name,
+            topic=topic,
         )
     if number is not None and number < 0:
         raise PubSubError(
-            f"epoch {number} is not a batch id; Spark counts batches from 0", code="epoch-invalid", topic=topic.name
+            f"epoch {number} is not a batch id; Spark counts batches from 0", code="epoch-invalid", topic=topic
         )
-    if topic.pairs != (column is not None):
-        has = "pairs of a batch and a column" if topic.pairs else "batches"
-        way_out = "name the column with epoch=" if topic.pairs else "leave out the column, or start it with pairs=True"
-        raise PubSubError(
-            f"the times of topic {topic.name!r} are {has}; {way_out}", code="epoch-invalid", topic=topic.name
-        )
+    if pairs != (column is not None):
+        has = "pairs of a batch and a column" if pairs else "batches"
+        way_out = "name the column with epoch=" if pairs else "leave out the column, or start it with pairs=True"
+        raise PubSubError(f"the times of topic {topic!r} are {has}; {way_out}", code="epoch-invalid", topic=topic)
     return number, column
 
 
-def _check_query(files: CheckpointFiles, query: str | None, batch: int, topic: Named) -> None:
+def _check_query(files: CheckpointFiles, query: str | None, batch: int, topic: str) -> None:
     """Refuse a query of another checkpoint, because the commits of this one would publish its rows."""
     found = files.query_id()
     if query is not None and found != query:
         there = f"of the query {found}" if found else "of no query"
         raise PubSubError(
-            f"topic {topic.name!r} has the checkpoint {files.identity}, which is {there}, and batch {batch} is of the "
+            f"topic {topic!r} has the checkpoint {files.identity}, which is {there}, and batch {batch} is of the "
             f"query {query}; start the topic with the checkpoint= of the query that publishes on it",
             code="checkpoint-of-other-query",
-            topic=topic.name,
+            topic=topic,
             query=query,
             found=found,
         )
 
 
-def _batch(df: DataFrame, number: int | None, topic: Named) -> tuple[int, str, str | None]:
+def _batch(df: DataFrame, number: int | None, topic: str) -> tuple[int, str, str | None]:
     """Return the batch, the run of its query (empty where Spark does not report it) and the query's id, if known."""
     try:
         context = df.sparkSession.sparkContext
@@ -164,29 +150,29 @@ def _batch(df: DataFrame, number: int | None, topic: Named) -> tuple[int, str, s
         running = run = query = None
     if number is None and running is None:
         raise PubSubError(
-            f"Spark does not report the running batch, for topic {topic.name!r}; call publish inside foreachBatch, or "
+            f"Spark does not report the running batch, for topic {topic!r}; call publish inside foreachBatch, or "
             "pass the batch id: publish(df, topic, epoch=batch_id)",
             code="batch-unknown",
-            topic=topic.name,
+            topic=topic,
         )
     return (int(running or 0) if number is None else number), (run or ""), query
 
 
-def _check_column(df: DataFrame, column: str | None, topic: Named) -> None:
+def _check_column(df: DataFrame, column: str | None, topic: str) -> None:
     if column is None:
         return
     if column not in df.columns:
         raise PubSubError(
             f"epoch column {column!r} is not among the columns {', '.join(df.columns)}",
             code="epoch-invalid",
-            topic=topic.name,
+            topic=topic,
         )
     kind = df.schema[column].dataType
     if not isinstance(kind, IntegralType):
         raise PubSubError(
             f"epoch column {column} is {kind.simpleString()}; a part of a time is an integer from 0, so cast it",
             code="epoch-invalid",
-            topic=topic.name,
+            topic=topic,
         )
 
 

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -17,7 +18,7 @@ from pyspark.sql import DataFrame
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.errors import PubSubError, RegistryError, one_line
 from wallaroo_spark.options import resolve_secret
-from wallaroo_spark.pubsub.publishing.publisher import PublisherSetup
+from wallaroo_spark.pubsub.publishing.publisher import PublisherSetup, run_publisher
 from wallaroo_spark.pubsub.publishing.settings import TopicSettings
 from wallaroo_spark.pubsub.publishing.staging import ENDED, EpochArgument, stage
 from wallaroo_spark.pubsub.publishing.topic_log import TopicLog
@@ -30,7 +31,7 @@ from wallaroo_spark.pubsub.topic_catalog import (
 from wallaroo_spark.registry import Registry
 from wallaroo_spark.runtime import spark_checks
 from wallaroo_spark.runtime.handle import DriverHandle
-from wallaroo_spark.runtime.long_jobs import JobRecord, Work
+from wallaroo_spark.runtime.long_jobs import JobRecord
 from wallaroo_spark.settings import takes_settings
 from wallaroo_spark.sidecar.task_access import require_reach
 from wallaroo_spark.storage.locations import for_tasks
@@ -106,7 +107,7 @@ class Topic(DriverHandle):
                 f"topic {self.name!r} does not run; start it, or use it in a with statement",
                 code="receiver-not-started",
             )
-        staged = stage(df, epoch, self._files, self._topic_log, self)
+        staged = stage(df, epoch, self._files, self._topic_log, pairs=self.pairs)
         if self._published.get(staged.manifest.batch) == staged.run:
             raise PubSubError(
                 f"batch {staged.manifest.batch} was published on topic {self.name!r} already; publish it once, as the "
@@ -116,7 +117,7 @@ class Topic(DriverHandle):
                 batch=staged.manifest.batch,
             )
         self._remember_schema(staged.schema)
-        self._topic_log.seal(staged.manifest)
+        self._topic_log.seal(staged.manifest.batch, staged.manifest.to_json())
         self._published = {staged.manifest.batch: staged.run} if staged.run else {}
         self._topic_log.keep_from(staged.manifest.batch - self._settings.retain)
 
@@ -155,7 +156,7 @@ class Topic(DriverHandle):
         )
         if self._warning:
             log.warning("%s", self._warning)
-        jobs = self._make_jobs(settings.partitions, lambda *numbers: _publisher(setup.of(*numbers)))
+        jobs = self._make_jobs(settings.partitions, lambda *numbers: partial(run_publisher, setup.of(*numbers)))
         self._waits.ask(self._round)
         jobs.start()
         self._rounds.start(self._round)
@@ -216,17 +217,6 @@ class Topic(DriverHandle):
         with contextlib.closing(topics), contextlib.suppress(RegistryError):
             if leases is not None and leases.locked_by(self.LOCK) == self.owner:
                 topics.withdraw(self.name)
-
-
-def _publisher(setup: PublisherSetup) -> Work:
-    """The function that the task of one publisher runs."""
-
-    def serve(rows: Any) -> Any:
-        from wallaroo_spark.pubsub.publishing.publisher import run_publisher
-
-        yield from run_publisher(setup, rows)
-
-    return serve
 
 
 _running: dict[str, Topic] = {}

@@ -121,7 +121,7 @@ class TopicIdentity:
     """Whether times are pairs."""
 
 
-class TopicLog:
+class TopicLog(BatchLog):
     """The folder of one topic beside a checkpoint. ``checkpoint`` is a path or a URI, as the session ``spark`` opens
     it.
 
@@ -131,10 +131,7 @@ class TopicLog:
     def __init__(self, checkpoint: Location, topic: str, spark: Any = None) -> None:
         self.checkpoint = checkpoint
         self.topic = topic
-        self._log = BatchLog(checkpoint, FOLDER, topic, not_kept=self._not_kept, way_out=_WAY_OUT, spark=spark)
-
-    def __repr__(self) -> str:
-        return f"TopicLog({self._log.folder.identity!r})"
+        super().__init__(checkpoint, FOLDER, topic, not_kept=self._no_longer_kept, way_out=_WAY_OUT, spark=spark)
 
     def identity(self, partitions: int, product: bool) -> str:
         """Return the identity of the topic's history. It is new when there is none, or when the shape has changed."""
@@ -142,13 +139,13 @@ class TopicLog:
         if found is not None and (found.partitions, found.product) == (partitions, product):
             return found.identity
         made = TopicIdentity(uuid.uuid4().hex, partitions, product)
-        self._log.folder.write("topic.json", json.dumps(vars(made)).encode())
+        self.folder.write("topic.json", json.dumps(vars(made)).encode())
         return made.identity
 
     def known(self) -> TopicIdentity | None:
         """The identity from the last start of the topic; None before the first."""
-        data = self._log.folder.read("topic.json")
-        return None if data is None else self._log.parsed("topic.json", lambda: TopicIdentity(**json.loads(data)))
+        data = self.folder.read("topic.json")
+        return None if data is None else self.parsed("topic.json", lambda: TopicIdentity(**json.loads(data)))
 
     def stage(
         self, batch: int, partition: int, attempt: int, rows: Iterable[pa.RecordBatch], column: str | None
@@ -170,40 +167,21 @@ class TopicLog:
                 parts.append((time, piece.num_rows))
                 yield piece
 
-        with self._log.new_file(batch, name) as stream:
+        with self.new_file(batch, name) as stream:
             count = write_arrow(stream, noted())
             size = stream.tell()
         return StagedFile(partition, name, count, size, tuple(parts))
-
-    def seal(self, manifest: TopicManifest) -> None:
-        """Write the manifest of a batch; it replaces an earlier one."""
-        self._log.seal(manifest.batch, manifest.to_json())
-
-    def manifest(self, batch: int) -> TopicManifest | None:
-        """Return the manifest of a batch; None if it published nothing.
-
-        Raises :class:`PubSubError` when the batch is no longer retained.
-        """
-        return self._log.manifest(batch, TopicManifest.from_json)
 
     def messages(self, batch: int, file: StagedFile) -> Iterator[tuple[Time, pa.RecordBatch]]:
         """Iterate over the rows of a file as they become messages: (time, record batch).
 
         Raises :class:`PubSubError` when the file is no longer retained.
         """
-        with self._log.reading(batch, file.name) as source, pa.ipc.open_stream(source) as reader:
+        with self.reading(batch, file.name) as source, pa.ipc.open_stream(source) as reader:
             for (time, _), rows in zip(file.parts, reader, strict=True):
                 yield time, rows
 
-    def kept_from(self) -> int:
-        """The oldest retained batch."""
-        return self._log.kept_from()
-
-    def keep_from(self, batch: int) -> None:
-        """Delete the files of batches before ``batch``."""
-        self._log.keep_from(batch)
-
-    def _not_kept(self, batch: int) -> PubSubError:
+    def _no_longer_kept(self, batch: int) -> PubSubError:
         return PubSubError(
             f"the rows of batch {batch} on topic {self.topic} are no longer retained; start the topic with a larger "
             "retain",

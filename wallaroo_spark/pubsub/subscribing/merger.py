@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from wallaroo_spark.errors import ConfigurationError, PubSubError
 from wallaroo_spark.protocol.faults import Fault, broken
 from wallaroo_spark.pubsub.messages import Data, Snapshot, Update
-from wallaroo_spark.pubsub.times import MaximalAntichain, MinimalAntichain, Time, key, least
+from wallaroo_spark.pubsub.times import Frontier, MaximalAntichain, MinimalAntichain, Time, key, least
 
 MAX_HELD_BYTES = 256 << 20
 """Default limit in bytes of the data of incomplete epochs.
@@ -33,20 +33,7 @@ class Delivered:
     """The rows, still encoded; see :mod:`wallaroo_spark.pubsub.messages`."""
 
 
-@dataclass(frozen=True)
-class FrontierMoved:
-    """The lower frontier of the whole topic has moved. The first one is the frontier at the beginning.
-
-    Everything before ``frontier`` was delivered earlier.
-    """
-
-    frontier: tuple[Time, ...]
-    """The new frontier."""
-    changes: tuple[tuple[Time, int], ...]
-    """Times that left (-1) and entered (+1) the frontier."""
-
-
-MergedItem = Delivered | FrontierMoved
+MergedItem = Delivered | Frontier
 
 
 @dataclass
@@ -265,7 +252,7 @@ class Merger:
                 self._hold(one, kept)
         passed.sort(key=lambda found: (key(found[1].time), found[0]))
         items: list[MergedItem] = [Delivered(data.time, partition, data.payload) for partition, data in passed]
-        return [*items, FrontierMoved(self._lower.elements, tuple(changes))]
+        return [*items, Frontier(self._lower.elements, tuple(changes))]
 
     def _dropped(self, time: Time) -> bool:
         return self._filter.covers(time) or self._beyond.covers(time)

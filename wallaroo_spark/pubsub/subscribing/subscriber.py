@@ -15,7 +15,7 @@ from typing import Any
 from wallaroo_spark.errors import ConfigurationError, PubSubError, WallarooError, one_line
 from wallaroo_spark.event_loop import BackgroundTasks
 from wallaroo_spark.pubsub.messages import VERSION, Closed, Data, Snapshot, SubscriberHello, Update, Why, unpack_rows
-from wallaroo_spark.pubsub.subscribing.merger import Delivered, FrontierMoved, Merger
+from wallaroo_spark.pubsub.subscribing.merger import Delivered, MergedItem, Merger
 from wallaroo_spark.pubsub.subscribing.partition_link import LinkLost, PartitionLink
 from wallaroo_spark.pubsub.subscribing.settings import Catalog, SubscriptionSettings, TopicDescription
 from wallaroo_spark.pubsub.subscribing.topic_search import TopicSearch
@@ -63,7 +63,7 @@ class Subscriber:
         self._record: TopicDescription | None = None
         self._merger = Merger(1)
         self._links: list[PartitionLink] = []
-        self._items: deque[Delivered | FrontierMoved] = deque()
+        self._items: deque[MergedItem] = deque()
         self._waiting = 0
         self._changed = asyncio.Condition()
         self._failure: BaseException | None = None
@@ -119,8 +119,10 @@ class Subscriber:
             item = self._items.popleft()
             self._waiting -= _weight(item)
             self._changed.notify_all()
-        if isinstance(item, FrontierMoved):
-            return self._moved(item)
+        if isinstance(item, Frontier):
+            if len(item.frontier) == 1 and self._record is not None:
+                self.position = Position(self._record.identity, item.frontier[0])
+            return item
         return Epoch(item.time, item.partition, unpack_rows(item.payload))
 
     async def close(self) -> None:
@@ -131,11 +133,6 @@ class Subscriber:
         await self._tasks.wait()
         async with self._changed:
             self._changed.notify_all()
-
-    def _moved(self, item: FrontierMoved) -> Frontier:
-        if len(item.frontier) == 1 and self._record is not None:
-            self.position = Position(self._record.identity, item.frontier[0])
-        return Frontier(item.frontier, item.changes)
 
     async def _find(self) -> TopicDescription:
         search = TopicSearch(self._catalog, self.settings.topic, self.settings.wait)
@@ -268,7 +265,7 @@ class Subscriber:
             self._changed.notify_all()
 
 
-def _weight(item: Delivered | FrontierMoved) -> int:
+def _weight(item: MergedItem) -> int:
     """The bytes that an item counts towards the limit of waiting items.
 
     Frontiers count too, so that they cannot accumulate without limit while the application takes no items.
