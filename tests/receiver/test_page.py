@@ -79,7 +79,7 @@ from wallaroo_spark.options import Options
 from wallaroo_spark.observe.server import driver_pages as page
 from wallaroo_spark.observe.server.access import PageAddress
 {logs}
-page.start_page(PageAddress("127.0.0.1", 0, ""), Options(receiver="orders"), {{}}).stop()
+page.start_receiver_page(PageAddress("127.0.0.1", 0, ""), Options(receiver="orders"), {{}}).stop()
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
 
@@ -91,10 +91,10 @@ page.start_page(PageAddress("127.0.0.1", 0, ""), Options(receiver="orders"), {{}
 def test_a_default_port_that_cannot_be_used_leaves_the_receiver_running(caplog: pytest.LogCaptureFixture) -> None:
     nowhere = PageAddress("203.0.113.1", 0, "x" * 16)
 
-    assert page.start_page(nowhere, Options(receiver="orders"), {}) is None
+    assert page.start_receiver_page(nowhere, Options(receiver="orders"), {}) is None
     assert "receiver orders has no status page: option statusPage: cannot listen on" in caplog.text
     with pytest.raises(ConfigurationError, match="option statusPage: cannot listen on"):
-        page.start_page(nowhere, Options(receiver="orders", status_page="203.0.113.1:0"), {})
+        page.start_receiver_page(nowhere, Options(receiver="orders", status_page="203.0.113.1:0"), {})
 
 
 def test_a_report_that_cannot_be_written_is_refused_at_the_start(tmp_path: Path) -> None:

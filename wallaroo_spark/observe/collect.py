@@ -10,7 +10,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -332,28 +332,19 @@ def _slot(
     number: int, facts: ReceiverFacts, job: JobRecord | None, answer: dict[str, Any] | TransportError | None, now: float
 ) -> SlotStatus:
     lease, live = facts.leases.get(number, (None, False))
-    known = SlotStatus(number, _unanswered(lease, live, job, answer, now))
+    known: dict[str, Any] = {"state": _unanswered(lease, live, job, answer, now)}
     if lease is not None:
-        known = dataclasses.replace(
-            known,
-            holder=lease.holder,
-            address=lease.connect,
-            inner_address=lease.flight,
-            generation=lease.generation,
-            submission=lease.submission,
-            lease_expired=not live,
-        )
+        known |= {"holder": lease.holder, "address": lease.connect, "inner_address": lease.flight}
+        known |= {"generation": lease.generation, "submission": lease.submission, "lease_expired": not live}
     if job is not None:
-        known = dataclasses.replace(
-            known, submissions=job.submissions, died=job.died, deaths=job.deaths, last_error=job.last_error
-        )
+        known |= {name: getattr(job, name) for name in ("submissions", "died", "deaths", "last_error")}
     if isinstance(answer, TransportError):
-        return dataclasses.replace(known, error=answer.message)
-    if answer is None:
-        return known
-    known = slot_of(known, answer, now)
-    state = "stopping" if known.stopping else state_served(known.ready, facts.query)
-    return dataclasses.replace(known, state=state)
+        known["error"] = answer.message
+    slot = SlotStatus(number, **known)
+    if not isinstance(answer, dict):
+        return slot
+    slot = slot_of(slot, answer, now)
+    return dataclasses.replace(slot, state="stopping" if slot.stopping else state_served(slot.ready, facts.query))
 
 
 def _unanswered(
@@ -393,27 +384,22 @@ def _query(facts: ReceiverFacts, slots: list[SlotStatus]) -> QueryStatus:
     return query
 
 
-def _totals(slots: list[SlotStatus], report: DriverReport | None, streams: list[StreamStatus]) -> Totals:
-    def total(number: Callable[[SlotStatus], int]) -> int:
-        return sum(map(number, slots))
+_SUMMED = ("sessions", "waiting", "instances", "streams", "rows", "credits", "rows_in", "died")
+"""The totals that are sums of the figures of slots with the same name."""
 
+
+def _totals(slots: list[SlotStatus], report: DriverReport | None, streams: list[StreamStatus]) -> Totals:
+    faults = (count for slot in slots for name, count in slot.counts.items() if name.startswith("fault:"))
     return Totals(
-        len(slots),
-        total(lambda slot: slot.state == "serving"),
-        total(lambda slot: slot.sessions),
-        total(lambda slot: slot.waiting),
-        total(lambda slot: slot.instances),
-        total(lambda slot: slot.streams),
-        total(lambda slot: slot.rows),
-        total(lambda slot: slot.memory_used),
-        total(lambda slot: slot.memory_budget),
-        total(lambda slot: slot.credits),
-        total(lambda slot: slot.rows_in),
-        _lag(slots, report, streams),
-        report.lag_bytes if report is not None else None,
-        max((slot.ack_age for slot in slots if slot.ack_age is not None), default=None),
-        total(lambda slot: slot.died),
-        total(lambda slot: sum(count for name, count in slot.counts.items() if name.startswith("fault:"))),
+        slots=len(slots),
+        serving=sum(slot.state == "serving" for slot in slots),
+        bytes=sum(slot.memory_used for slot in slots),
+        budget=sum(slot.memory_budget for slot in slots),
+        lag_rows=_lag(slots, report, streams),
+        lag_bytes=report.lag_bytes if report is not None else None,
+        ack_age=max((slot.ack_age for slot in slots if slot.ack_age is not None), default=None),
+        faults=sum(faults),
+        **{name: sum(getattr(slot, name) for slot in slots) for name in _SUMMED},
     )
 
 

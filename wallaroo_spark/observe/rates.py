@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from wallaroo_spark.observe.receiver import InstanceStatus, ReceiverStatus, SlotStatus, StreamStatus
 
+T = TypeVar("T", InstanceStatus, StreamStatus)
+K = TypeVar("K", bound=Hashable)
 WINDOW_SECONDS = 5.0
 """The usual window of a rate. A choice: some batches long, and short enough to follow a change with the eye."""
 HISTORY = 300
@@ -48,43 +51,36 @@ def rates(before: ReceiverStatus, after: ReceiverStatus) -> Rates:
     seconds = after.time - before.time
     if seconds <= 0:
         return Rates()
-    generations = {slot.slot: slot.generation for slot in before.slots if slot.answers}
-    slots = {
-        slot.slot: _rate(old, slot, seconds)
-        for slot in after.slots
-        if slot.answers and (old := _slot_before(before, slot)) is not None
-    }
-    same = {slot.slot for slot in after.slots if slot.answers and generations.get(slot.slot) == slot.generation}
-    instances = {(one.slot, one.name): one for one in before.instances}
-    streams = {(one.slot, one.scope, one.stream_id): one for one in before.streams}
+    known = {slot.slot: slot for slot in before.slots if slot.answers}
+    slots: dict[int, Rate] = {}
+    same = set()
+    for slot in after.slots:
+        if slot.answers and (old := known.get(slot.slot)) is not None:
+            if old.generation == slot.generation:
+                same.add(slot.slot)
+            else:
+                old = SlotStatus(slot.slot, old.state)
+            slots[slot.slot] = _rate(old, slot, seconds)
+
+    def of_parts(olds: Iterable[T], news: Iterable[T], key: Callable[[T], K]) -> dict[K, Rate]:
+        by_key = {key(one): one for one in olds}
+        found = {key(one): one for one in news if one.slot in same}
+        return {name: _rate(by_key[name], one, seconds) for name, one in found.items() if name in by_key}
+
     return Rates(
         seconds,
         Rate(sum(rate.rows_in for rate in slots.values()), sum(rate.rows_out for rate in slots.values())),
         slots,
-        {
-            (one.slot, one.name): _rate(instances[one.slot, one.name], one, seconds)
-            for one in after.instances
-            if one.slot in same and (one.slot, one.name) in instances
-        },
-        {
-            (one.slot, one.scope, one.stream_id): _rate(streams[one.slot, one.scope, one.stream_id], one, seconds)
-            for one in after.streams
-            if one.slot in same and (one.slot, one.scope, one.stream_id) in streams
-        },
+        of_parts(before.instances, after.instances, lambda one: (one.slot, one.name)),
+        of_parts(before.streams, after.streams, lambda one: (one.slot, one.scope, one.stream_id)),
     )
 
 
-def _slot_before(before: ReceiverStatus, slot: SlotStatus) -> SlotStatus | None:
-    known = next((one for one in before.slots if one.slot == slot.slot), None)
-    if known is None or not known.answers:
-        return None
-    return known if known.generation == slot.generation else SlotStatus(slot.slot, known.state)
-
-
-Counted = SlotStatus | InstanceStatus | StreamStatus
-
-
-def _rate(before: Counted, after: Counted, seconds: float) -> Rate:
+def _rate(
+    before: SlotStatus | InstanceStatus | StreamStatus,
+    after: SlotStatus | InstanceStatus | StreamStatus,
+    seconds: float,
+) -> Rate:
     came, left = after.rows_in - before.rows_in, after.rows_out - before.rows_out
     return Rate(max(0, came) / seconds, max(0, left) / seconds)
 

@@ -44,7 +44,7 @@ from wallaroo_spark.observe.server.driver_pages import (
     check_report,
     page_routes,
     rows_of_each,
-    start_page,
+    start_receiver_page,
     write_report,
 )
 from wallaroo_spark.observe.server.endpoints import ReceiverTelemetry
@@ -389,7 +389,9 @@ class Receiver(DriverHandle):
             self._embedded.start()
         self._surroundings = Surroundings()
         self._monitor, self._report_written = Monitor(self._look, self.name), False
-        self._page = start_page(place, self.options, {**page_routes(self._monitor), **self._telemetry.routes()})
+        self._page = start_receiver_page(
+            place, self.options, {**page_routes(self._monitor), **self._telemetry.routes()}
+        )
         self._token = resolve_secret(self.options.token) or self._token or secrets.token_urlsafe(32)
         register(self._spark, self.name, self._secrets())
         host = self.options.host or ("127.0.0.1" if spark_checks.on_one_machine(master) else "0.0.0.0")

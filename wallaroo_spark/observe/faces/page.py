@@ -17,7 +17,7 @@ from wallaroo_spark.observe.application import GatewayStatus, GroupStatus, Parti
 from wallaroo_spark.observe.causes import is_failing
 from wallaroo_spark.observe.faces.as_json import SCHEMA, record_to_json, to_json
 from wallaroo_spark.observe.figures import columns
-from wallaroo_spark.observe.rates import Rate, Rates
+from wallaroo_spark.observe.rates import Rate
 from wallaroo_spark.observe.receiver import InstanceStatus, ReceiverStatus, SlotStatus, StreamStatus
 from wallaroo_spark.observe.record import ApplicationRecord, RunRecord
 from wallaroo_spark.observe.server.messages import CSS, HTML, JAVASCRIPT, SVG, Response, Route
@@ -85,11 +85,8 @@ def document(record: RunRecord, *, age: float, patience: float, query: Mapping[s
         "topics": [record_to_json(topic) for topic in status.topics[:MOST_ROWS]],
         "sinks": [record_to_json(sink) for sink in status.sinks[:MOST_ROWS]],
     }
-    recent = list(record.recent)
     return {
-        "schema": SCHEMA,
-        "age": round(age, 3),
-        "patience": patience,
+        **_of_record(record, age, patience),
         "status": shown,
         "columns": {"slots": columns(SlotStatus), "instances": columns(InstanceStatus)},
         "states": dict(Counter(slot.state for slot in status.slots)),
@@ -99,11 +96,22 @@ def document(record: RunRecord, *, age: float, patience: float, query: Mapping[s
             "streams": len(streams) if wanted.search else max(len(streams), status.totals.streams),
         },
         "searched": {"instance": len(status.instances), "stream": len(status.streams)},
-        "rates": {"seconds": round(rates.seconds, 3), **_rates_total(rates)},
-        "history": {
-            name: [rounded(getattr(point, name)) for point in recent]
-            for name in ("time", "rows_in", "rows_out", "ack_age", "rows", "bytes", "sessions", "serving")
+        "rates": {
+            "seconds": round(rates.seconds, 3),
+            "rows_in": rounded(rates.total.rows_in) if rates.seconds else None,
+            "rows_out": rounded(rates.total.rows_out) if rates.seconds else None,
         },
+    }
+
+
+def _of_record(record: RunRecord | ApplicationRecord, age: float, patience: float) -> dict[str, Any]:
+    """The values that both pages have."""
+    recent = [asdict(point) for point in record.recent]
+    return {
+        "schema": SCHEMA,
+        "age": round(age, 3),
+        "patience": patience,
+        "history": {name: [rounded(point[name]) for point in recent] for name in (recent[0] if recent else ())},
         "batches": [asdict(batch) for batch in record.batches],
         "events": [asdict(event) for event in record.events()[:MOST_EVENTS]],
     }
@@ -149,12 +157,6 @@ def _rates(rate: Rate | None) -> dict[str, float | None]:
     }
 
 
-def _rates_total(rates: Rates) -> dict[str, float | None]:
-    if not rates.seconds:
-        return {"rows_in": None, "rows_out": None}
-    return {"rows_in": rounded(rates.total.rows_in), "rows_out": rounded(rates.total.rows_out)}
-
-
 def rounded(value: float | None) -> float | None:
     """A figure with three decimals."""
     return None if value is None else round(value, 3)
@@ -183,9 +185,7 @@ def application_document(
         for line, stage in zip(row["stages"], pipeline.stages, strict=True):
             line |= {"note": stage.note, "bad": stage.unserved is not None or is_failing(stage)}
     return {
-        "schema": SCHEMA,
-        "age": round(age, 3),
-        "patience": patience,
+        **_of_record(record, age, patience),
         "status": shown,
         "columns": {
             "gateways": columns(GatewayStatus),
@@ -197,12 +197,6 @@ def application_document(
         "groups": groups[:MOST_ROWS],
         "shown": {"partitions": len(status.partitions), "groups": len(groups)},
         "rates": {"seconds": 0, **{name: rounded(getattr(newest, name)) for name in ("events", "records", "outputs")}},
-        "history": {
-            name: [rounded(getattr(point, name)) for point in record.recent]
-            for name in ("time", "events", "records", "outputs", "unread")
-        },
-        "batches": [asdict(batch) for batch in record.batches],
-        "events": [asdict(event) for event in record.events()[:MOST_EVENTS]],
     }
 
 

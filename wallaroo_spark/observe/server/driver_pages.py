@@ -20,7 +20,7 @@ from wallaroo_spark.observe.application import ApplicationStatus
 from wallaroo_spark.observe.counters import BatchTimes
 from wallaroo_spark.observe.faces.application_metrics import APPLICATION_METRICS
 from wallaroo_spark.observe.faces.health import application_health
-from wallaroo_spark.observe.faces.page import APPLICATION, application_document, static_routes
+from wallaroo_spark.observe.faces.page import APPLICATION, RECEIVER, application_document, static_routes
 from wallaroo_spark.observe.faces.report import report_html
 from wallaroo_spark.observe.query_facts import read_batches
 from wallaroo_spark.observe.record import ApplicationRecord
@@ -48,30 +48,37 @@ def rows_of_each(workers: int) -> int:
     return max(LEAST_ROWS, ROWS_IN_ALL // workers)
 
 
-def page_routes(monitor: Monitor) -> Routes:
+def page_routes(monitor: PageMonitor[Any], page: str = RECEIVER) -> Routes:
     """The routes of the page and of its figures."""
-    return {**static_routes(), "/api/status": Route(monitor.answer)}
+    return {**static_routes(page), "/api/status": Route(monitor.answer)}
 
 
-def start_page(place: PageAddress | None, options: Options, routes: Routes) -> PageServer | None:
-    """Start the server of the page at ``place``; None without a place.
+def start_page(place: PageAddress | None, name: str, routes: Routes, *, required: bool) -> PageServer | None:
+    """Start the server of the page at ``place``; None without a place. ``name`` is such as ``receiver orders``.
 
-    Raises :class:`ConfigurationError` when the address cannot be used and the option ``statusPage`` gives it. The
-    default address is not worth ending a receiver, so in that case there is a warning and no page.
+    Raises :class:`ConfigurationError` when a ``required`` address cannot be used. A default address is not worth ending
+    a receiver or an application, so in that case there is a warning and no page.
     """
     if place is None:
         return None
-    page = PageServer(place, routes, f"receiver {options.receiver}")
+    page = PageServer(place, routes, name)
     try:
         page.start()
     except ConfigurationError as error:
-        if options.status_page != Options().status_page:
+        if required:
             raise
-        log.warning("receiver %s has no status page: %s", options.receiver, error)
+        log.warning("%s has no status page: %s", name, error)
         return None
-    if not log.hasHandlers():
+    return page
+
+
+def start_receiver_page(place: PageAddress | None, options: Options, routes: Routes) -> PageServer | None:
+    """As :func:`start_page`; an address that the option ``statusPage`` gives is required."""
+    name = f"receiver {options.receiver}"
+    page = start_page(place, name, routes, required=options.status_page != Options().status_page)
+    if page is not None and not log.hasHandlers():
         # A program without logging, such as a notebook, has to learn the address, too; Python drops its log line.
-        print(f"receiver {options.receiver}: the status page is {page.address}", file=sys.stderr, flush=True)
+        print(f"{name}: the status page is {page.address}", file=sys.stderr, flush=True)
     return page
 
 
@@ -154,25 +161,13 @@ class ApplicationPage:
 
     def start(self) -> None:
         """Serve. Raises :class:`ConfigurationError` when a required address cannot be used."""
-        if self._place is None:
-            return
         who = f"application {self._name}"
         monitor = PageMonitor(self._status, who, ApplicationRecord(), application_document)
-        routes = {
-            **static_routes(APPLICATION),
-            "/api/status": Route(monitor.answer),
-            **self._telemetry.routes(),
-        }
-        server = PageServer(self._place, routes, who)
-        try:
-            server.start()
-        except ConfigurationError as error:
-            if self._required:
-                raise
-            log.warning("application %s has no page: %s", self._name, error)
-            return
-        self._server, self._monitor = server, monitor
-        monitor.start()
+        routes = {**page_routes(monitor, APPLICATION), **self._telemetry.routes()}
+        self._server = start_page(self._place, who, routes, required=self._required)
+        if self._server is not None:
+            self._monitor = monitor
+            monitor.start()
 
     def stop(self) -> None:
         """End the server and its thread. May be called again."""
