@@ -293,9 +293,8 @@ class TestInnerPortOverTls:
 
         def read(trust: Trust | None) -> int:
             ranges: list[Any] = [PlannedRange(StreamKey("shop-9", 1), None, 1)]
-            partition = RangePartition(
-                0, ranges, {0: sealed.lease.flight}, sealed_fleet.receiver, sealed_fleet.url, TOKEN, 0.0, trust=trust
-            )
+            known = Options(receiver=sealed_fleet.receiver, registry=sealed_fleet.url, token=TOKEN, replay_timeout=0.0)
+            partition = RangePartition(0, ranges, {0: sealed.lease.flight}, known, trust)
             shipped = pickle.loads(pickle.dumps(partition))
             assert TOKEN not in repr(shipped)
             return sum(batch.num_rows for batch in read_ranges(shipped, lambda: sealed_fleet.registry))

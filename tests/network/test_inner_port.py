@@ -16,6 +16,7 @@ from wallaroo_spark.errors import RegistryError, ReplayError, TransportError
 from wallaroo_spark.inner import client as flight_client
 from wallaroo_spark.inner.calls import PlanQuestion
 from wallaroo_spark.inner.client import WorkerClient
+from wallaroo_spark.options import Options
 from wallaroo_spark.protocol import Message
 from wallaroo_spark.references import PlannedRange, StreamKey
 from wallaroo_spark.registry import Registry
@@ -63,7 +64,8 @@ def away() -> Registry:
 def partition(fleet: Fleet, address: str, **options: float | bool) -> RangePartition:
     planned = [PlannedRange(StreamKey("good", 1), None, MESSAGES)]
     settings: dict[str, Any] = {"replay_timeout": SECONDS, **options}
-    return RangePartition(0, planned, {0: address}, fleet.receiver, fleet.url, TOKEN, **settings)
+    known = Options(receiver=fleet.receiver, registry=fleet.url, token=TOKEN, **settings)
+    return RangePartition(0, planned, {0: address}, known)
 
 
 def ids(batches: Iterator[pa.RecordBatch]) -> list[int]:

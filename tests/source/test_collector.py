@@ -16,7 +16,7 @@ from wallaroo_spark.source.ranges import RangePartition
 from wallaroo_spark.source.reader import WallarooStreamReader
 
 def task():
-    part = RangePartition(0, [], {}, "orders", "redis://127.0.0.1:1", "token")
+    part = RangePartition(0, [], {}, Options(receiver="orders", registry="redis://127.0.0.1:1", token="token"))
     list(WallarooStreamReader(Options.parse({"receiver": "orders"})).read(part))
     return gc.get_freeze_count(), len(gc.get_objects())
 

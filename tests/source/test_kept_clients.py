@@ -34,7 +34,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def read(part: RangePartition) -> list[int]:
     part = pickle.loads(pickle.dumps(part))
-    return ids(read_ranges(part, lambda: Registry(part.registry, part.receiver, attempts=1)))
+    return ids(read_ranges(part, lambda: Registry(part.options.registry, part.options.receiver, attempts=1)))
 
 
 def test_one_connection_serves_task_after_task(fleet: LiveFleet, made: list[str]) -> None:
@@ -69,7 +69,7 @@ def test_a_task_that_ends_in_the_middle_leaves_no_connection(fleet: LiveFleet, m
     eventually(lambda: fleet.held(0) == 50)
 
     part = partition(fleet, of_shop(10, 30), of_shop(50, 60))
-    rows = read_ranges(part, lambda: Registry(part.registry, part.receiver, attempts=1))
+    rows = read_ranges(part, lambda: Registry(part.options.registry, part.options.receiver, attempts=1))
     with contextlib.closing(rows):  # type: ignore[type-var]  # a generator
         next(rows)
     assert read(partition(fleet, of_shop(10, 30))) == list(range(11, 31))

@@ -7,6 +7,7 @@ import logging
 import pickle
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -28,21 +29,15 @@ def of_shop(start: int | None, end: int) -> PlannedRange:
 
 
 def partition(fleet: LiveFleet, *ranges: PlannedRange, slot: int = 0, **options: Any) -> RangePartition:
-    settings = {
-        "addresses": {slot: lease.flight for slot, lease in fleet.registry.leases().items()},
-        "receiver": fleet.options.receiver,
-        "registry": fleet.options.registry,
-        "token": TOKEN,
-        "replay_timeout": 30.0,
-        **options,
-    }
-    return RangePartition(slot, list(ranges), **settings)
+    addresses = options.pop("addresses", {slot: lease.flight for slot, lease in fleet.registry.leases().items()})
+    known = {"token": TOKEN, "replay_timeout": 30.0, "fail_on_data_loss": True, "include_boundaries": False}
+    return RangePartition(slot, list(ranges), addresses, replace(fleet.options, **{**known, **options}))
 
 
 def read(part: RangePartition) -> Iterator[pa.RecordBatch]:
     # As in an executor, the plan has been pickled.
     part = pickle.loads(pickle.dumps(part))
-    return read_ranges(part, lambda: Registry(part.registry, part.receiver, attempts=1))
+    return read_ranges(part, lambda: Registry(part.options.registry, part.options.receiver, attempts=1))
 
 
 def ids(batches: Iterator[pa.RecordBatch]) -> list[int]:

@@ -26,7 +26,7 @@ from wallaroo_spark.options import Options
 from wallaroo_spark.registry import QUERY_STARTS
 from wallaroo_spark.sidecar import plan_files
 from wallaroo_spark.sidecar.plan_files import NamedPlan, PlanName, place_record
-from wallaroo_spark.source import Secrets, WallarooDataSource, agreement
+from wallaroo_spark.source import Secrets, WallarooDataSource, leader_election
 from wallaroo_spark.source.datasource import _source_with
 from wallaroo_spark.source.ranges import RangePartition
 from wallaroo_spark.source.reader import WallarooStreamReader
@@ -234,7 +234,7 @@ def test_partitions_may_be_the_first_call_of_a_process(
 
     assert [part.slot for part in parts if isinstance(part, RangePartition)] == [0, 1]
     # An executor may have neither the driver's environment nor its files.
-    assert all(isinstance(part, RangePartition) and part.registry == fleet.options.registry for part in parts)
+    assert all(isinstance(part, RangePartition) and part.options.registry == fleet.options.registry for part in parts)
     shipped = pickle.loads(pickle.dumps(reader))
     rows = [
         row for part in parts for batch in shipped.read(pickle.loads(pickle.dumps(part))) for row in batch["stream"]
@@ -246,7 +246,7 @@ def test_a_named_plan_is_the_same_for_all_sources_of_a_query_and_for_a_process_t
     fleet: LiveFleet, make_reader: MakeReader, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(plan_files, "INLINE_BYTES", 0)
-    monkeypatch.setattr(agreement, "SUCCESSION_SECONDS", 0.0)
+    monkeypatch.setattr(leader_election, "SUCCESSION_SECONDS", 0.0)
     record = {"workers": "1", "query": QUERY_STARTS, "checkpoint": place_record(str(tmp_path))}
     fleet.registry.publish_fleet(record)
     fleet.start(0)
@@ -361,7 +361,7 @@ def test_a_query_of_another_driver_names_where_its_secrets_are(monkeypatch: pyte
     reader = WallarooDataSource(given).streamReader(SCHEMA)
 
     assert isinstance(reader, WallarooStreamReader)
-    assert reader._partition(0, []).token == TOKEN
+    assert reader._partition(0, []).options.token == TOKEN
 
 
 def test_the_source_has_one_schema() -> None:

@@ -8,16 +8,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from wallaroo_spark.errors import ReplayError, TransportError, one_line
 from wallaroo_spark.inner.client import SILENCE_SECONDS, Trust, WorkerClient
+from wallaroo_spark.options import Options
 from wallaroo_spark.references import PlannedRange
 from wallaroo_spark.registry import FleetDiscovery, Lease, Registry
-from wallaroo_spark.runtime.logs import LogSettings
 from wallaroo_spark.source.fleet_view import KEPT
 from wallaroo_spark.steps import Step, passed
 
@@ -45,27 +45,16 @@ class RangePartition(InputPartition):
     """The ranges to read, one for each stream."""
     addresses: dict[int, str]
     """Addresses of the workers' inner ports by slot, as the driver knew them when it planned the batch."""
-    receiver: str
-    registry: str = field(repr=False)
-    """URL of the registry's Redis, with the secrets resolved; the task asks it when a worker does not answer."""
-    token: str = field(repr=False)
-    """The fleet's token, with which the task authenticates itself to the workers."""
-    replay_timeout: float = 120.0
-    """Longest wait for messages that connectors send again, in seconds."""
-    fail_on_data_loss: bool = True
-    """Whether the task fails when a range stays incomplete; otherwise it logs the missing messages and goes on."""
-    include_boundaries: bool = False
-    """Whether BOUNDARY messages are rows."""
+    options: Options
+    """The options of the receiver. ``registry`` and ``token`` are resolved, as an executor may have neither the
+    environment nor the files in which secrets are kept."""
     trust: Trust | None = None
     """How the task verifies the workers' TLS certificates; None when they use no TLS."""
     query: str = ""
     """Id of the query that the batch belongs to; empty while the driver does not know it."""
-    log: LogSettings | None = None
-    """The log of the task's process; None leaves it as it is."""
-    leaving: str = ""
-    """The token of the streams that are leaving in the batch's plan; empty when there are none."""
-    behind: int = 0
-    """When the plan was made behind which the batch starts, by the plans' clock; 0 where plans have no time."""
+    leaving: tuple[str, int] = ("", 0)
+    """The token of the streams that are leaving in the batch's plan, empty when there are none; and when the plan was
+    made behind which the batch starts, by the plans' clock, 0 where plans have no time."""
 
     def __post_init__(self) -> None:
         super().__init__(self.slot)
@@ -105,7 +94,7 @@ class Workers:
     def client(self, address: str) -> WorkerClient:
         """The client of the worker at an address; the first call for an address makes it."""
         if address not in self._clients:
-            self._clients[address] = KEPT.take(address, self._partition.token, self._partition.trust)
+            self._clients[address] = KEPT.take(address, self._partition.options.token, self._partition.trust)
         return self._clients[address]
 
     def refresh(self) -> None:
@@ -121,7 +110,7 @@ class Workers:
     def keep(self) -> None:
         """Leave the connections to the next task of this process, because all reads have ended."""
         for address in self._clients.keys() - self._failed:
-            KEPT.keep(self._clients.pop(address), self._partition.token, self._partition.trust)
+            KEPT.keep(self._clients.pop(address), self._partition.options.token, self._partition.trust)
 
     def close(self) -> None:
         """Close the connections that were not kept."""
@@ -137,7 +126,7 @@ def read_ranges(partition: RangePartition, registry: Callable[[], Registry]) -> 
     """
     missing = dict(enumerate(partition.ranges))
     workers = Workers(partition, registry)
-    until = time.monotonic() + partition.replay_timeout
+    until = time.monotonic() + partition.options.replay_timeout
     try:
         while missing:
             before = dict(missing)
@@ -154,9 +143,9 @@ def read_ranges(partition: RangePartition, registry: Callable[[], Registry]) -> 
                         if error.fields.get("reason") == "timeout":
                             workers.fell_silent(address)
                         else:
-                            time.sleep(min(PATIENCE_SECONDS, partition.replay_timeout))
+                            time.sleep(min(PATIENCE_SECONDS, partition.options.replay_timeout))
             if missing != before:
-                until = time.monotonic() + partition.replay_timeout
+                until = time.monotonic() + partition.options.replay_timeout
             elif time.monotonic() > until:
                 _give_up(partition, list(missing.values()))
                 return
@@ -175,7 +164,7 @@ def _read_from(
     """The rows of the missing ranges that one worker has; ``missing`` is updated as rows are returned."""
     indexes = list(missing)
     asked = [missing[index] for index in indexes]
-    boundaries, leaving = partition.include_boundaries, (partition.leaving, partition.behind)
+    boundaries, leaving = partition.options.include_boundaries, partition.leaving
     for batch, marks in client.read(asked, boundaries=boundaries, wait=wait, silence=silence, leaving=leaving):
         for number, reference, done in marks:
             index = indexes[number]
@@ -194,9 +183,9 @@ def _give_up(partition: RangePartition, missing: list[PlannedRange]) -> None:
     shown = ", ".join(str(one) for one in missing[:_SHOWN])
     more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
     message = (
-        f"planned messages of {shown}{more} were not sent again within {partition.replay_timeout:g} seconds "
+        f"planned messages of {shown}{more} were not sent again within {partition.options.replay_timeout:g} seconds "
         f"(replayTimeout); start the connectors that own them, or set failOnDataLoss=false to go on without them"
     )
-    if partition.fail_on_data_loss:
-        raise ReplayError(message, code="resend-missing", ranges=missing, receiver=partition.receiver)
+    if partition.options.fail_on_data_loss:
+        raise ReplayError(message, code="resend-missing", ranges=missing, receiver=partition.options.receiver)
     log.error("%s: the batch goes on without them, because failOnDataLoss is false", message)

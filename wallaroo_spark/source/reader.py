@@ -33,9 +33,9 @@ from wallaroo_spark.registry import NO_QUERY, QUERY_STARTS, Registry
 from wallaroo_spark.runtime.logs import LogSettings, least_level, log_to_stderr, secrets_of
 from wallaroo_spark.sidecar.forgetting import Decision, Forgetting, PlanClock, dwell_seconds, merged
 from wallaroo_spark.sidecar.plan_files import PlanFiles, local_checkpoint, plans_at
-from wallaroo_spark.source.agreement import Agreement, followed
 from wallaroo_spark.source.available_now import AvailableNow
 from wallaroo_spark.source.fleet_view import LOADED_CODE, FleetView
+from wallaroo_spark.source.leader_election import LeaderElection, followed
 from wallaroo_spark.source.plan_book import RETRY_SECONDS, PlanBook
 from wallaroo_spark.source.planner import Limits, NothingToRead, Plan, slot_of
 from wallaroo_spark.source.ranges import RangePartition, read_ranges
@@ -92,8 +92,8 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return fleet
 
     @cached_property
-    def _agreement(self) -> Agreement:
-        return Agreement(self.options.receiver, self.options.token)
+    def _election(self) -> LeaderElection:
+        return LeaderElection(self.options.receiver, self.options.token)
 
     @cached_property
     def _book(self) -> PlanBook:
@@ -138,10 +138,10 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._refuse_without_query()
         if not self._knows(start):
             return start
-        if not self._agreement.leads():
+        if not self._election.leads():
             return self._follow(start)
         end = self._next(start, limit)
-        self._agreement.write(start, end)
+        self._election.write(start, end)
         return end
 
     def _knows(self, start: dict[str, Any]) -> bool:
@@ -162,7 +162,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _follow(self, start: dict[str, Any]) -> dict[str, Any]:
         """The end of the batch that the leading source of this receiver has planned."""
-        led = self._agreement.read()
+        led = self._election.read()
         if led is None or led[1] == start or not self._knows(led[1]):
             return start
         if led[0] == start:
@@ -399,35 +399,22 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._fleet.wait(self._fleet.stamp, _LOOK_SECONDS)
 
     def _partition(self, slot: int, planned: list[PlannedRange], leaving: tuple[str, int] = ("", 0)) -> RangePartition:
-        options = self.options
-        return RangePartition(
-            slot=slot,
-            ranges=planned,
-            addresses=self._fleet.addresses(),
-            receiver=options.receiver,
-            # An executor may have neither the environment nor the files in which the secrets are kept.
-            registry=resolve_secret(options.registry),
-            token=resolve_secret(options.token),
-            replay_timeout=options.replay_timeout,
-            fail_on_data_loss=options.fail_on_data_loss,
-            include_boundaries=options.include_boundaries,
-            trust=self._trust,
-            query=self._fleet.query if self._fleet.query not in (NO_QUERY, QUERY_STARTS) else "",
-            log=LogSettings(options.receiver, least_level(options.log_level, ""), options.log_format),
-            leaving=leaving[0],
-            behind=leaving[1],
+        options = dataclasses.replace(
+            self.options, registry=resolve_secret(self.options.registry), token=resolve_secret(self.options.token)
         )
+        query = self._fleet.query if self._fleet.query not in (NO_QUERY, QUERY_STARTS) else ""
+        return RangePartition(slot, planned, self._fleet.addresses(), options, self._trust, query, leaving)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The partition's rows as Arrow record batches, in an executor."""
         assert isinstance(partition, RangePartition)
         _refuse_another_query(partition)
+        options = partition.options
         if TaskContext.get() is not None:
             LOADED_CODE.set_aside()
-            if partition.log is not None:
-                hidden = secrets_of(partition.registry, partition.token)
-                log_to_stderr(dataclasses.replace(partition.log, secrets=hidden))
-        return read_ranges(partition, lambda: Registry(partition.registry, partition.receiver, attempts=1))
+            hidden = secrets_of(options.registry, options.token)
+            log_to_stderr(LogSettings(options.receiver, least_level(options.log_level, ""), options.log_format, hidden))
+        return read_ranges(partition, lambda: Registry(options.registry, options.receiver, attempts=1))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing, because the receiver's watcher reads the commits from the commit log."""
@@ -436,8 +423,8 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Stop the threads and release the files of a query that has ended."""
         if "_fleet" in self.__dict__:
             self._fleet.stop()
-        if "_agreement" in self.__dict__:
-            self._agreement.close()
+        if "_election" in self.__dict__:
+            self._election.close()
 
 
 def _refuse_another_query(partition: RangePartition) -> None:
@@ -445,7 +432,7 @@ def _refuse_another_query(partition: RangePartition) -> None:
     context = TaskContext.get()
     query = context.getLocalProperty(_QUERY_ID) if context is not None else None
     if query and partition.query and query != partition.query:
-        raise _not_started(partition.receiver, f"and it feeds query {partition.query}, not {query}")
+        raise _not_started(partition.options.receiver, f"and it feeds query {partition.query}, not {query}")
 
 
 def _not_started(receiver: str, feeds: str) -> ConfigurationError:

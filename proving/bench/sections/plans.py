@@ -71,7 +71,7 @@ def query(known: int) -> Iterator[tuple[OneWorker, WallarooStreamReader, dict[st
             _await_snapshot(reader)
             yield worker, reader, value
         finally:
-            reader._agreement.close()
+            reader._election.close()
 
 
 def _await_snapshot(reader: WallarooStreamReader) -> None:

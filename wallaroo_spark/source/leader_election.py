@@ -42,8 +42,8 @@ _GREATEST_BYTES = 1 << 30
 """Most bytes that are read of the file. A choice, far above the length of any batch's start and end."""
 
 
-class Agreement:
-    """One source's side of the agreement. ``secret`` is known only to the sources of one receiver.
+class LeaderElection:
+    """One source's side of the election. ``secret`` is known only to the sources of one receiver.
 
     Where the sources cannot share a file, each of them leads. Then their batches differ, and have fewer messages in
     common.

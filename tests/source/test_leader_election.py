@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from wallaroo_spark.source import agreement
-from wallaroo_spark.source.agreement import Agreement, followed
+from wallaroo_spark.source import leader_election
+from wallaroo_spark.source.leader_election import LeaderElection, followed
 
 
 @pytest.fixture
-def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Agreement]]:
-    monkeypatch.setattr(agreement, "SUCCESSION_SECONDS", 0.0)
-    made: list[Agreement] = []
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., LeaderElection]]:
+    monkeypatch.setattr(leader_election, "SUCCESSION_SECONDS", 0.0)
+    made: list[LeaderElection] = []
 
-    def open_one(receiver: str = "orders", secret: str = "token") -> Agreement:
-        made.append(Agreement(receiver, secret, tmp_path))
+    def open_one(receiver: str = "orders", secret: str = "token") -> LeaderElection:
+        made.append(LeaderElection(receiver, secret, tmp_path))
         return made[-1]
 
     yield open_one
@@ -25,7 +25,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
         one.close()
 
 
-def test_the_first_that_is_asked_leads_and_the_others_read_its_batches(make: Callable[..., Agreement]) -> None:
+def test_the_first_that_is_asked_leads_and_the_others_read_its_batches(make: Callable[..., LeaderElection]) -> None:
     first, second, third = make(), make(), make()
     assert [one.leads() for one in (first, second, third)] == [True, False, False]
     assert second.read() is None
@@ -35,7 +35,7 @@ def test_the_first_that_is_asked_leads_and_the_others_read_its_batches(make: Cal
     assert second.read() == third.read() == written
 
 
-def test_one_that_remains_alone_leads_and_forgets_the_last_batch(make: Callable[..., Agreement]) -> None:
+def test_one_that_remains_alone_leads_and_forgets_the_last_batch(make: Callable[..., LeaderElection]) -> None:
     first, second = make(), make()
     assert (first.leads(), second.leads()) == (True, False)
     first.write({}, {"streams": {}})
@@ -44,13 +44,13 @@ def test_one_that_remains_alone_leads_and_forgets_the_last_batch(make: Callable[
     assert second.read() is None
 
 
-def test_sources_of_other_receivers_do_not_meet(make: Callable[..., Agreement]) -> None:
+def test_sources_of_other_receivers_do_not_meet(make: Callable[..., LeaderElection]) -> None:
     assert all(one.leads() for one in (make(), make("returns"), make(secret="another")))
 
 
 def test_where_files_cannot_be_shared_each_leads(tmp_path: Path) -> None:
     missing = tmp_path / "missing"
-    assert all(Agreement("orders", "token", missing).leads() for _ in range(2))
+    assert all(LeaderElection("orders", "token", missing).leads() for _ in range(2))
 
 
 def test_a_follower_never_goes_back_where_ids_increase() -> None:
