@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import cast
 
-from wallaroo_spark.connector import Backoff, Connector, Lines, Progress, Record
+from wallaroo_spark.connector import Backoff, Connector, FeedProgress, Lines, Record
 
 RECEIVER = "chaos"
 REGISTRY_VARIABLE = "WALLAROO_CHAOS_REGISTRY"
@@ -57,7 +57,7 @@ class ProgressPrinter:
     def __init__(self) -> None:
         self._said: dict[str, int | None] = {}
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: FeedProgress) -> None:
         if progress.acknowledged is not None and self._said.get(progress.name) != progress.acknowledged:
             self._said[progress.name] = progress.acknowledged
             said = {"file": progress.name, "acknowledged": progress.acknowledged, "time": time.time()}

@@ -19,9 +19,6 @@ from wallaroo_spark.connector.sending.source_feed import FeedProgress, FeedResul
 from wallaroo_spark.connector.sources import Framed, Lines, Records, RotatedFramed, RotatedLines, Source, Stdin
 from wallaroo_spark.connector.stream import Stream
 
-Progress = FeedProgress
-"""Alias of :class:`FeedProgress`, its name in earlier versions."""
-
 __all__ = [
     "CONNECTOR_CODES",
     "Acknowledgement",
@@ -36,7 +33,6 @@ __all__ = [
     "FeedResult",
     "Framed",
     "Lines",
-    "Progress",
     "Record",
     "Records",
     "RotatedFramed",

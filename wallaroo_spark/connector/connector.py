@@ -22,7 +22,7 @@ from wallaroo_spark.connector.arguments import callable_of, shown, stream_name_o
 from wallaroo_spark.connector.reporting import Acknowledgements, ConnectorStatus, WaitLog
 from wallaroo_spark.connector.sending.connector_state import ConnectorState
 from wallaroo_spark.connector.sending.open_streams import OpenStreams
-from wallaroo_spark.connector.sending.resend_buffer import MemoryBudget, ResendBuffer
+from wallaroo_spark.connector.sending.resend_buffer import ResendBuffer
 from wallaroo_spark.connector.sending.source_feed import FeedProgress, FeedResult, SourceFeed
 from wallaroo_spark.connector.sending.stream_sender import StreamSender
 from wallaroo_spark.connector.sending.unacknowledged import (
@@ -68,15 +68,12 @@ class Connector:
         self._settings = settings
         self._addresses = settings.addresses
         self._registry: Registry | None = None
-        budget = MemoryBudget(settings.max_unacknowledged)
-        self._state = ConnectorState(
-            settings.protocol_revision, budget, settings.backoff, increasing=settings.increasing
-        )
+        name = f"{self.program}/{self.instance}"
+        waits = WaitLog(name, lambda: f"{(cause := self.status().cause).sentence}; {cause.cure}")
+        self._state = ConnectorState(settings, waits)
         self._open_streams = OpenStreams(self._state)
         self._keeper = SessionKeeper(self._open_streams, settings, self._look_up)
         self._keeping: asyncio.Task[None] | None = None
-        name = f"{self.program}/{self.instance}"
-        self._state.waits = WaitLog(name, lambda: f"{(cause := self.status().cause).sentence}; {cause.cure}")
 
     def __repr__(self) -> str:
         return f"<Connector {self.instance!r} to {self.program!r}, {len(self._streams)} streams>"

@@ -13,9 +13,8 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
+from wallaroo_spark.connector.sending.open_streams import OpenStreams
 from wallaroo_spark.connector.settings import ConnectorSettings
 from wallaroo_spark.connector.worker_connection import Address, AddressRotation, WorkerConnection
 from wallaroo_spark.errors import (
@@ -49,32 +48,29 @@ _HINTS = {
 _OTHER = ("refused", "see the worker's log")
 
 
-@dataclass(frozen=True)
-class EndedSession:
-    """A connection that has ended, before or after OK."""
-
-    address: Address
-    """The worker's address."""
-    last: Ending | Frame
-    """The last frame, or the error that ended the connection."""
-    began: float | None
-    """The time at which the worker answered OK; None if it did not."""
-    progressed: bool
-    """Whether the worker sent an ACK in the session."""
-
-
-def report_ending(rotation: AddressRotation, ended: EndedSession, now: float) -> None:
-    """Report the end of an attempt to the rotation. Raises :class:`RemoteProtocolError` if no further attempt can
+def report_ending(
+    rotation: AddressRotation,
+    address: Address,
+    last: Ending | Frame,
+    now: float,
+    *,
+    began: float | None,
+    progressed: bool,
+) -> None:
+    """Report the end of a connection to the rotation. Raises :class:`RemoteProtocolError` if no further attempt can
     succeed.
+
+    ``last`` is the last frame, or the error that ended the connection; ``began`` is the time at which the worker
+    answered OK, None if it did not; ``progressed`` says whether it sent an ACK.
     """
-    where = format_address(*ended.address)
-    elsewhere, reason = _meaning(ended.last, where)
-    if ended.began is not None:
-        rotation.ended(ended.address, reason, now, progressed=ended.progressed or rotation.was_long(now - ended.began))
+    where = format_address(*address)
+    elsewhere, reason = _meaning(last, where)
+    if began is not None:
+        rotation.ended(address, reason, now, progressed=progressed or rotation.was_long(now - began))
         _log.warning("the session with the worker at %s has ended: %s", where, reason)
     if elsewhere:
         _follow(rotation, where, elsewhere)
-    elif ended.began is None:
+    elif began is None:
         report_failure(rotation, where, reason)
 
 
@@ -126,30 +122,11 @@ AddressLookup = Callable[[], Awaitable[Sequence[Address]]]
 """Returns the workers' current addresses."""
 
 
-class SessionUser(Protocol):
-    """The user of the sessions, which is called on their events."""
-
-    def session_began(self, connection: WorkerConnection, ok: Ok) -> None:
-        """The worker has answered HELLO. Raises :class:`ReplayError` for a stream that cannot be resumed."""
-
-    def received(self, connection: WorkerConnection, frame: Frame) -> None:
-        """The worker has sent a frame. Raises :class:`ReplayError` as :meth:`session_began` does."""
-
-    def written(self) -> None:
-        """The connection has written the collected frames."""
-
-    def session_ended(self, connection: WorkerConnection) -> None:
-        """The session has ended. Also called for a connection whose handshake has failed."""
-
-    def failed(self, error: Exception) -> None:
-        """No further session is attempted, because of ``error``."""
-
-
 class SessionKeeper:
-    """The task that opens a session for its user, and another one whenever a session has ended."""
+    """The task that opens a session for the streams, and another one whenever a session has ended."""
 
-    def __init__(self, user: SessionUser, settings: ConnectorSettings, addresses: AddressLookup) -> None:
-        self._user = user
+    def __init__(self, streams: OpenStreams, settings: ConnectorSettings, addresses: AddressLookup) -> None:
+        self._streams = streams
         self._settings = settings
         self._addresses = addresses
         self.rotation: AddressRotation | None = None
@@ -163,12 +140,12 @@ class SessionKeeper:
         return "" if self.rotation is None else self.rotation.last_reason
 
     async def run(self) -> None:
-        """Run until cancelled, or until no further attempt can succeed; then call ``failed`` of the user."""
+        """Run until cancelled, or until no further attempt can succeed; then end the connector."""
         try:
             await self._run()
         except Exception as error:
             _log.error("the connector ends: %s", error)
-            self._user.failed(error)
+            self._streams.failed(error)
 
     async def _run(self) -> None:
         clock = asyncio.get_running_loop().time
@@ -200,7 +177,7 @@ class SessionKeeper:
             report_failure(rotation, where, error.message)
             return
         session = ConnectorSession(settings.protocol_revision, max_frame_bytes=settings.max_frame_bytes)
-        await self._session(rotation, address, WorkerConnection(stream, session, self._user.written))
+        await self._session(rotation, address, WorkerConnection(stream, session, self._streams.written))
 
     async def _session(self, rotation: AddressRotation, address: Address, connection: WorkerConnection) -> None:
         clock = asyncio.get_running_loop().time
@@ -217,7 +194,7 @@ class SessionKeeper:
                 _log.info(
                     "session with the worker at %s as %r, %d credits", where, self._settings.instance, last.credits
                 )
-                self._user.session_began(connection, last)
+                self._streams.session_began(connection, last)
                 last = await self._serve(connection)
         except TransportError as error:
             last = error
@@ -237,9 +214,9 @@ class SessionKeeper:
             ) from error
         finally:
             self.handshake_with = None
-            self._user.session_ended(connection)
+            self._streams.session_ended(connection)
             await connection.close(goodbye)
-        report_ending(rotation, EndedSession(address, last, began, connection.progressed), clock())
+        report_ending(rotation, address, last, clock(), began=began, progressed=connection.progressed)
 
     async def _handshake(self, connection: WorkerConnection, where: str) -> Frame:
         settings = self._settings
@@ -261,4 +238,4 @@ class SessionKeeper:
             frame = await connection.next()
             if isinstance(frame, Error | Restart):
                 return frame
-            self._user.received(connection, frame)
+            self._streams.received(connection, frame)

@@ -89,7 +89,7 @@ class Prepared:
 
     def to_json(self) -> dict[str, Any]:
         """Return the vote as JSON-ready values."""
-        return {"transaction": asdict(self.transaction), "rows": self.rows, "detail": dict(self.detail)}
+        return asdict(self)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Prepared:

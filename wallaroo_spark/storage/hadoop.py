@@ -279,12 +279,20 @@ class HadoopHandler(fs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has 
             raise OSError(f"{path}: Hadoop could not {action}, and reports no reason")
 
 
-class _Input(io.RawIOBase):
-    """A Java input stream as a Python raw stream."""
+class _JavaStream(io.RawIOBase):
+    """A Java stream as a Python raw stream."""
 
     def __init__(self, stream: Any, path: str) -> None:
         self._stream, self._path = stream, path
 
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            with translated(self._path):
+                self._stream.close()
+
+
+class _Input(_JavaStream):
     def readable(self) -> bool:
         return True
 
@@ -294,19 +302,8 @@ class _Input(io.RawIOBase):
         buffer[: len(data)] = data
         return len(data)
 
-    def close(self) -> None:
-        if not self.closed:
-            super().close()
-            with translated(self._path):
-                self._stream.close()
 
-
-class _Output(io.RawIOBase):
-    """A Java output stream as a Python raw stream."""
-
-    def __init__(self, stream: Any, path: str) -> None:
-        self._stream, self._path = stream, path
-
+class _Output(_JavaStream):
     def writable(self) -> bool:
         return True
 
@@ -315,12 +312,6 @@ class _Output(io.RawIOBase):
         with translated(self._path):
             self._stream.write(piece)
         return len(piece)
-
-    def close(self) -> None:
-        if not self.closed:
-            super().close()
-            with translated(self._path):
-                self._stream.close()
 
 
 def _s3_credentials(providers: str, keys: dict[str, str | None]) -> dict[str, Any]:

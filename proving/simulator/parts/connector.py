@@ -31,7 +31,7 @@ from wallaroo_spark.connector.sending.unacknowledged import (
     SourcePosition,
     UnacknowledgedMessages,
 )
-from wallaroo_spark.connector.session_keeper import EndedSession, report_ending
+from wallaroo_spark.connector.session_keeper import report_ending
 from wallaroo_spark.connector.worker_connection import AddressRotation
 from wallaroo_spark.errors import RegistryError, RemoteProtocolError, ReplayError, TransportError
 from wallaroo_spark.protocol import (
@@ -181,7 +181,7 @@ class Connector(Part):
                     raise Violation(f"{self.name} is asked for what was acknowledged: {last.message}") from last
                 continue
             try:
-                report_ending(rotation, EndedSession(address, last, began, self._progressed), self.sim.now)
+                report_ending(rotation, address, last, self.sim.now, began=began, progressed=self._progressed)
             except RemoteProtocolError as error:
                 # Such an error ends a connector of the product. An operator starts it again where memory was the
                 # reason.

@@ -25,6 +25,7 @@ from wallaroo_spark.protocol import (
     NotifyAck,
     Ok,
     Restart,
+    Role,
     SessionState,
 )
 from wallaroo_spark.protocol.frames import NOTHING_PROCESSED
@@ -40,7 +41,6 @@ from wallaroo_spark.protocol.sinks.messages import (
     Range,
     Reply,
     ReplyUncommitted,
-    Side,
     encode_control,
 )
 from wallaroo_spark.protocol.sinks.sessions import RowsReceived, SinkServerSession, SinkWorkerSession
@@ -379,7 +379,7 @@ def test_empty_rows_leave_no_trace() -> None:
 
 
 def test_the_tables_name_every_side_and_phase() -> None:
-    assert set(SINK_SESSION) == set(Side)
+    assert set(SINK_SESSION) == {Role.WORKER, Role.SINK}
     assert set(PHASES) == set(Phase)
 
 

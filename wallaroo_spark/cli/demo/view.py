@@ -28,14 +28,14 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from wallaroo_spark.connector import Connector, FeedResult, Lines, Progress
+from wallaroo_spark.connector import Connector, FeedProgress, FeedResult, Lines
 from wallaroo_spark.observe.receiver import ReceiverStatus
 
 REGISTRY_VARIABLE = "WALLAROO_DEMO_REGISTRY"
 COOKIE_VARIABLE = "WALLAROO_DEMO_COOKIE"
 
 
-def tell(progress: Progress) -> None:
+def tell(progress: FeedProgress) -> None:
     """Print the progress as one line of JSON, for the demo's view."""
     line = {"file": progress.name, "messages": progress.messages, "acknowledged": progress.acknowledged}
     print(json.dumps(line), flush=True)

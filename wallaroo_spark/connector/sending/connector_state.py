@@ -8,13 +8,13 @@ import weakref
 from collections.abc import Callable
 from enum import StrEnum
 
-from wallaroo_spark.connector.backoff import Backoff
 from wallaroo_spark.connector.reporting import Deliveries, WaitLog
 from wallaroo_spark.connector.sending.resend_buffer import MemoryBudget
 from wallaroo_spark.connector.sending.send_batches import Broadcast, FairQueue
+from wallaroo_spark.connector.settings import ConnectorSettings
 from wallaroo_spark.connector.worker_connection import WorkerConnection
 from wallaroo_spark.errors import LocalProtocolError
-from wallaroo_spark.protocol import ConnectorSession, Revision
+from wallaroo_spark.protocol import ConnectorSession
 
 
 class WaitingFor(StrEnum):
@@ -35,12 +35,12 @@ _states: weakref.WeakSet[ConnectorState] = weakref.WeakSet()
 class ConnectorState:
     """The shared state of one connector. Everything runs on one event loop."""
 
-    def __init__(self, revision: Revision, budget: MemoryBudget, retry: Backoff, *, increasing: bool) -> None:
-        self.revision = revision
-        self.budget = budget
-        self.retry = retry
+    def __init__(self, settings: ConnectorSettings, waits: WaitLog) -> None:
+        self.revision = settings.protocol_revision
+        self.budget = MemoryBudget(settings.max_unacknowledged)
+        self.retry = settings.backoff
         """The back-off of NOTIFYs that the worker refuses."""
-        self.increasing = increasing
+        self.increasing = settings.increasing
         """Whether message ids increase within a stream."""
         self.connection: WorkerConnection | None = None
         """The connection of the session; None while there is no session."""
@@ -53,11 +53,11 @@ class ConnectorState:
         self.closed = False
         self.deliveries = Deliveries()
         """The callbacks and the iterators that are told of acknowledgements."""
-        self.waits = WaitLog("the connector", lambda: f"sending waits for {self.waiting_for}")
+        self.waits = waits
         """The waiting calls; long waits are logged."""
         _states.add(self)
         self._waiting: dict[object, Callable[[], WaitingFor | None]] = {}
-        self._end_costs_credit = ConnectorSession(revision).end_costs_credit
+        self._end_costs_credit = ConnectorSession(self.revision).end_costs_credit
 
     @property
     def over(self) -> bool:

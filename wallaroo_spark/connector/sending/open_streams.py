@@ -23,7 +23,7 @@ _log = one_line(logging.getLogger("wallaroo_spark.connector"))
 
 
 class OpenStreams:
-    """The streams by id. It implements ``SessionUser``: the session keeper reports sessions and frames to it."""
+    """The streams by id. The session keeper reports sessions and frames to it."""
 
     def __init__(self, state: ConnectorState) -> None:
         self.streams: dict[int, StreamSender] = {}

@@ -81,11 +81,7 @@ class _FileSource:
         try:
             file = self.path.open("rb")
         except OSError as error:
-            raise ConfigurationError(
-                f"file {self.path} cannot be read: {error.strerror}; check the path and its permissions",
-                code="file-unreadable",
-                path=str(self.path),
-            ) from error
+            raise self._unreadable(error) from error
         size = os.fstat(file.fileno()).st_size
         try:
             if size < at:
@@ -153,7 +149,14 @@ class _FileSource:
             there = self.path.stat()
         except FileNotFoundError:
             return True
-        return (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino)
+        return not os.path.samestat(there, ours)
+
+    def _unreadable(self, error: OSError) -> ConfigurationError:
+        return ConfigurationError(
+            f"file {self.path} cannot be read: {error.strerror}; check the path and its permissions",
+            code="file-unreadable",
+            path=str(self.path),
+        )
 
     def _shorter(self, size: int, at: int) -> ReplayError:
         return ReplayError(

@@ -180,7 +180,7 @@ class _RotatedFile(_FileSource):
                         self._ended = True
                         break
                     _log.warning("file %s is not there; waiting for a new one", self.path)
-                if place is not None and not self._is_at(place, file):
+                if place is not None and not _is_at(place, file):
                     if quiet >= SETTLE_SECONDS:
                         break
                     quiet += self._poll
@@ -256,7 +256,7 @@ class _RotatedFile(_FileSource):
                 except OSError:
                     continue
                 found = os.fstat(file.fileno())
-                other = but is None or not _same(found, os.fstat(but.fileno()))
+                other = but is None or not _is_at(found, but)
                 large = found.st_size >= reached - one.base
                 if other and large and one.is_file(found) is same and one.begins_as(file):
                     self._reading = path
@@ -277,10 +277,6 @@ class _RotatedFile(_FileSource):
             return self.path.stat()
         except FileNotFoundError:
             return None
-
-    @staticmethod
-    def _is_at(place: os.stat_result, file: BinaryIO) -> bool:
-        return _same(place, os.fstat(file.fileno()))
 
     def _check_place(self, file: BinaryIO, one: Generation, end: int | None) -> None:
         """Raise :class:`ReplayError` when the present place is not the end of a record, as far as the file shows it."""
@@ -329,13 +325,6 @@ class _RotatedFile(_FileSource):
             path=str(self._positions),
         )
 
-    def _unreadable(self, error: OSError) -> ConfigurationError:
-        return ConfigurationError(
-            f"file {self.path} cannot be read: {error.strerror}; check the path and its permissions",
-            code="file-unreadable",
-            path=str(self.path),
-        )
-
     def _lost(self, reference: int, end: int | None) -> ReplayError:
         upto = "its end" if end is None else f"reference {end}"
         return ReplayError(
@@ -377,7 +366,7 @@ class RotatedLines(_RotatedFile, Lines):
         before = os.pread(file.fileno(), 1, offset - 1) if offset else b"\n"
         size = os.fstat(file.fileno()).st_size
         place = self._place()
-        final = end is not None or place is None or not self._is_at(place, file)
+        final = end is not None or place is None or not _is_at(place, file)
         if before != b"\n" and not (final and offset == size):
             raise ReplayError(
                 f"file {self._reading}: offset {offset} (reference {self._at}) is not the end of a line; the file was "
@@ -427,8 +416,8 @@ def _hash(first: bytes) -> str:
     return hashlib.blake2b(first, digest_size=16).hexdigest()
 
 
-def _same(one: os.stat_result, other: os.stat_result) -> bool:
-    return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+def _is_at(place: os.stat_result, file: BinaryIO) -> bool:
+    return os.path.samestat(place, os.fstat(file.fileno()))
 
 
 def _modified(path: Path) -> int:

@@ -25,8 +25,8 @@ DEFAULT_MAX_STREAMS = 65_536
 _DEAF = (SessionState.ERROR, SessionState.RESTARTING, SessionState.DISCONNECTED)
 
 
-class Session:
-    """One side of one connection.
+class FrameSession:
+    """What both sides of a connection have in common, also those of a connector sink: bytes in, frames out.
 
     Pass received bytes to :meth:`receive`, then call ``next_event`` until it returns None. After a
     :class:`RemoteProtocolError` the session is in state ERROR: send the bytes of :meth:`fail`, unless it returns None,
@@ -35,25 +35,12 @@ class Session:
 
     role: Role
     peer_role: Role
+    table = SESSION
 
-    def __init__(
-        self, revision: Revision | None, max_frame_bytes: int, max_streams: int, find: Finder | None = None
-    ) -> None:
+    def __init__(self, revision: Revision | None, max_frame_bytes: int, find: Finder | None = None) -> None:
         self.state = SessionState.CONNECTED
-        self.credits = CreditWindow()
         self.revision = revision
         self._buffer = FrameBuffer(max_frame_bytes, find)
-        self._max_streams = max_streams
-        self._streams: SessionStreams | None = SessionStreams(revision, max_streams) if revision else None
-
-    @property
-    def streams(self) -> SessionStreams:
-        """The session's streams. Raises :class:`LocalProtocolError` before the revision is recognised."""
-        if self._streams is None:
-            raise LocalProtocolError(
-                "the session has no streams before the peer's revision is recognised", code="wrong-state"
-            )
-        return self._streams
 
     @property
     def pending(self) -> int:
@@ -108,7 +95,7 @@ class Session:
 
     def _move(self, frame: type[Any]) -> None:
         """Change to the next state for our frame. Raises :class:`LocalProtocolError` if the table has none."""
-        state = SESSION[self.role].get(self.state, {}).get(frame)
+        state = self.table[self.role].get(self.state, {}).get(frame)
         if state is None:
             raise LocalProtocolError(
                 f"{frame_name(frame)} cannot be sent by a {self.role} in state {self.state}", code="wrong-state"
@@ -117,13 +104,6 @@ class Session:
             self.state = state
             if state in _DEAF:
                 self._buffer.clear()
-
-    def _apply(self, stream_id: int, event: StreamEvent) -> None:
-        """Apply our event to a stream. Raises :class:`LocalProtocolError` where its state does not allow the event."""
-        try:
-            self.streams.apply(stream_id, event)
-        except RemoteProtocolError as error:
-            raise LocalProtocolError(error.message, code=error.code) from None
 
     def _next(self, message_tag: int) -> RawFrame | MessageRun | None:
         if self.state in _DEAF or self.revision is None:
@@ -136,13 +116,41 @@ class Session:
 
     def _allow(self, frame: type[Any]) -> SessionState:
         """Return the next state for a peer's frame. Raises :class:`RemoteProtocolError` if the table has none."""
-        tables = SESSION[self.peer_role]
+        tables = self.table[self.peer_role]
         state = tables.get(self.state, {}).get(frame)
         if state is not None:
             return state
         if not any(frame in row for row in tables.values()):
             raise broken(Fault.WRONG_SIDE, f"{frame_name(frame)} is not a frame that a {self.peer_role} sends")
         raise broken(Fault.WRONG_STATE, f"{frame_name(frame)} is not allowed in state {self.state}")
+
+
+class Session(FrameSession):
+    """One side of one connection between connector and worker, with its streams and credits."""
+
+    def __init__(
+        self, revision: Revision | None, max_frame_bytes: int, max_streams: int, find: Finder | None = None
+    ) -> None:
+        super().__init__(revision, max_frame_bytes, find)
+        self.credits = CreditWindow()
+        self._max_streams = max_streams
+        self._streams: SessionStreams | None = SessionStreams(revision, max_streams) if revision else None
+
+    @property
+    def streams(self) -> SessionStreams:
+        """The session's streams. Raises :class:`LocalProtocolError` before the revision is recognised."""
+        if self._streams is None:
+            raise LocalProtocolError(
+                "the session has no streams before the peer's revision is recognised", code="wrong-state"
+            )
+        return self._streams
+
+    def _apply(self, stream_id: int, event: StreamEvent) -> None:
+        """Apply our event to a stream. Raises :class:`LocalProtocolError` where its state does not allow the event."""
+        try:
+            self.streams.apply(stream_id, event)
+        except RemoteProtocolError as error:
+            raise LocalProtocolError(error.message, code=error.code) from None
 
 
 def message_tag(revision: Revision) -> int:

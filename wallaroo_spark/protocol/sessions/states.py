@@ -14,10 +14,11 @@ from wallaroo_spark.protocol import frames
 
 
 class Role(StrEnum):
-    """The two sides of a session."""
+    """The sides of sessions: of a connector with a worker, and of a worker with a connector sink."""
 
     CONNECTOR = "connector"
     WORKER = "worker"
+    SINK = "sink"
 
 
 class SessionState(StrEnum):

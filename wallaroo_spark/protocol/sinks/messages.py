@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from wallaroo_spark.protocol import frames
 from wallaroo_spark.protocol.codecs import Codec, Field, boolean, field, frame_name
 from wallaroo_spark.protocol.faults import Fault, broken
-from wallaroo_spark.protocol.sessions.states import SessionState
+from wallaroo_spark.protocol.sessions.states import SESSION, Role, SessionState, SessionTable
 
 CONTROL_STREAM = 0
 """Id of the stream of control messages."""
@@ -162,13 +162,6 @@ _BY_TAG: Mapping[int, Codec] = {row.tag: row for row in CONTROL_ROWS}
 _BY_TYPE: Mapping[type[Any], Codec] = {row.frame: row for row in CONTROL_ROWS}
 
 
-class Side(StrEnum):
-    """The sides of a session."""
-
-    WORKER = "worker"
-    SINK = "sink"
-
-
 class Phase(StrEnum):
     """The phase of a session's transaction."""
 
@@ -186,18 +179,9 @@ class PhaseEvent(StrEnum):
     PHASE2 = "PHASE2"
 
 
-SINK_SESSION: Mapping[Side, Mapping[SessionState, Mapping[type[Any], SessionState]]] = {
-    Side.WORKER: {
-        SessionState.CONNECTED: {frames.Hello: SessionState.HANDSHAKE, frames.Error: SessionState.ERROR},
-        SessionState.HANDSHAKE: {frames.Error: SessionState.ERROR},
-        SessionState.STREAMING: {
-            frames.Notify: SessionState.STREAMING,
-            frames.Message: SessionState.STREAMING,
-            frames.EosMessage: SessionState.STREAMING,
-            frames.Error: SessionState.ERROR,
-        },
-    },
-    Side.SINK: {
+SINK_SESSION: SessionTable = {
+    Role.WORKER: SESSION[Role.CONNECTOR],
+    Role.SINK: {
         SessionState.CONNECTED: {frames.Error: SessionState.ERROR},
         SessionState.HANDSHAKE: {frames.Ok: SessionState.STREAMING, frames.Error: SessionState.ERROR},
         SessionState.STREAMING: {
@@ -209,7 +193,7 @@ SINK_SESSION: Mapping[Side, Mapping[SessionState, Mapping[type[Any], SessionStat
         },
     },
 }
-"""``[sender][state][frame]`` is the next state; a missing key is a protocol error."""
+"""``[sender][state][frame]`` is the next state. A worker sends what a connector sends to a worker."""
 
 PHASES: Mapping[Phase, Mapping[PhaseEvent, Phase]] = {
     Phase.WRITING: {PhaseEvent.ROWS: Phase.WRITING, PhaseEvent.PHASE1: Phase.VOTING},

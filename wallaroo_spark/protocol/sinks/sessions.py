@@ -19,10 +19,11 @@ from wallaroo_spark.errors import LocalProtocolError, RemoteProtocolError
 from wallaroo_spark.protocol import frames
 from wallaroo_spark.protocol.codecs import frame_name
 from wallaroo_spark.protocol.faults import Fault, broken
-from wallaroo_spark.protocol.framing import LENGTH_BYTES, FrameBuffer, MessageRun, RawFrame
+from wallaroo_spark.protocol.framing import LENGTH_BYTES, MessageRun, RawFrame
 from wallaroo_spark.protocol.revisions import RECOGNITION_BYTES, V3, recognise
 from wallaroo_spark.protocol.runs import encode_run, encode_single
-from wallaroo_spark.protocol.sessions.states import SessionState
+from wallaroo_spark.protocol.sessions.session import FrameSession
+from wallaroo_spark.protocol.sessions.states import Role, SessionState
 from wallaroo_spark.protocol.sessions.worker_session import difference, read_hello
 from wallaroo_spark.protocol.sinks import messages
 
@@ -32,9 +33,9 @@ SUPERSEDED = "superseded by another session of this worker"
 """The reason with which a sink ends a session when its worker has opened another one."""
 
 
-_SAYS: Mapping[messages.Side, tuple[type[Any], ...]] = {
-    messages.Side.WORKER: (messages.ListUncommitted, messages.Phase1, messages.Phase2, messages.WorkersLeft),
-    messages.Side.SINK: (messages.ReplyUncommitted, messages.Reply),
+_SAYS: Mapping[Role, tuple[type[Any], ...]] = {
+    Role.WORKER: (messages.ListUncommitted, messages.Phase1, messages.Phase2, messages.WorkersLeft),
+    Role.SINK: (messages.ReplyUncommitted, messages.Reply),
 }
 _MESSAGE_TAG = V3.by_frame[frames.Message].tag
 _NOT_A_TAG = -1
@@ -52,18 +53,13 @@ class RowsReceived:
     """Offset behind the last row."""
 
 
-class SinkSession:
-    """The common part of both sides.
+class SinkSession(FrameSession):
+    """The common part of both sides."""
 
-    Pass received bytes to :meth:`receive`, then call ``next_event`` until it returns None. After a
-    :class:`RemoteProtocolError` the state is ERROR: send the bytes of :meth:`fail`, and close the connection.
-    """
-
-    side: messages.Side
-    peer: messages.Side
+    table = messages.SINK_SESSION
 
     def __init__(self, max_frame_bytes: int) -> None:
-        self.state = SessionState.CONNECTED
+        super().__init__(V3, max_frame_bytes)
         self.phase = messages.Phase.WRITING
         self.committed = 0
         """Committed bytes of the output, as this side knows them; the rows of this session begin here."""
@@ -71,13 +67,7 @@ class SinkSession:
         """Bytes of the output with all rows of this session."""
         self._transaction = ""
         self._max_frame_bytes = max_frame_bytes
-        self._buffer = FrameBuffer(max_frame_bytes)
         self._open = False
-
-    def receive(self, data: bytes) -> None:
-        """Process bytes from the transport. They are discarded once the session has ended."""
-        if self.state is not SessionState.ERROR:
-            self._buffer.feed(data)
 
     def fail(self, reason: str) -> bytes:
         """Return the ERROR frame that ends the session."""
@@ -87,9 +77,9 @@ class SinkSession:
 
     def control(self, message: messages.SinkMessage) -> bytes:
         """Send a message of the control stream. Raises :class:`LocalProtocolError`."""
-        if type(message) not in _SAYS[self.side]:
+        if type(message) not in _SAYS[self.role]:
             raise LocalProtocolError(
-                f"{frame_name(type(message))} is not a message that a {self.side} sends", code="wrong-side"
+                f"{frame_name(type(message))} is not a message that a {self.role} sends", code="wrong-side"
             )
         self._apply_control(message, LocalProtocolError)
         self._move(frames.Message)
@@ -104,43 +94,26 @@ class SinkSession:
             )
         return data
 
-    def _send(self, frame: frames.Frame) -> bytes:
-        self._move(type(frame))
-        return V3.encode(frame)
-
-    def _move(self, frame: type[Any]) -> None:
-        state = messages.SINK_SESSION[self.side].get(self.state, {}).get(frame)
-        if state is None:
-            raise LocalProtocolError(
-                f"{frame_name(frame)} cannot be sent by a {self.side} in state {self.state}", code="wrong-state"
-            )
-        self.state = state
-
-    def _next(self) -> RawFrame | MessageRun | None:
-        if self.state is SessionState.ERROR:
-            return None
-        streaming = self.state is SessionState.STREAMING
-        return self._buffer.next(V3, _MESSAGE_TAG if streaming else _NOT_A_TAG)
-
-    def _allow(self, frame: type[Any]) -> None:
-        """Change to the next state for a frame from the peer. Raises :class:`RemoteProtocolError` if there is none."""
-        state = messages.SINK_SESSION[self.peer].get(self.state, {}).get(frame)
+    def _allow(self, frame: type[Any]) -> SessionState:
+        """Return the next state for a frame from the peer. Raises :class:`RemoteProtocolError` if there is none."""
+        state = self.table[self.peer_role].get(self.state, {}).get(frame)
         if state is None:
             name = frame_name(frame)
-            raise broken(Fault.WRONG_STATE, f"{name} is not allowed from a {self.peer} in state {self.state}")
-        self.state = state
+            raise broken(Fault.WRONG_STATE, f"{name} is not allowed from a {self.peer_role} in state {self.state}")
+        return state
 
     def _decode(self, raw: RawFrame) -> frames.Frame:
         row = V3.by_tag.get(raw.tag)
         if row is None:
             raise broken(Fault.UNKNOWN_TAG, f"tag {raw.tag} is not a frame of {V3.name}")
-        self._allow(row.frame)
+        self.state = self._allow(row.frame)
         return V3.decode(raw.tag, raw.body)
 
     def _control_received(self, payload: bytes) -> messages.SinkMessage:
         message = messages.decode_control(payload)
-        if type(message) not in _SAYS[self.peer]:
-            raise broken(Fault.WRONG_SIDE, f"{frame_name(type(message))} is not a message that a {self.peer} sends")
+        if type(message) not in _SAYS[self.peer_role]:
+            name = frame_name(type(message))
+            raise broken(Fault.WRONG_SIDE, f"{name} is not a message that a {self.peer_role} sends")
         self._apply_control(message, RemoteProtocolError)
         return message
 
@@ -176,7 +149,7 @@ class SinkSession:
 class SinkWorkerSession(SinkSession):
     """The worker's side. Methods that send return the bytes, or raise :class:`LocalProtocolError`."""
 
-    side, peer = messages.Side.WORKER, messages.Side.SINK
+    role, peer_role = Role.WORKER, Role.SINK
 
     def __init__(self, max_frame_bytes: int) -> None:
         super().__init__(max_frame_bytes)
@@ -225,7 +198,8 @@ class SinkWorkerSession(SinkSession):
     def next_event(self) -> frames.Frame | messages.SinkMessage | None:
         """Return the sink's next frame or control message; None when more bytes are needed."""
         try:
-            raw = self._next()
+            # A sink sends few frames, so runs of messages bring nothing here.
+            raw = self._next(_NOT_A_TAG)
             if raw is None:
                 return None
             assert isinstance(raw, RawFrame)
@@ -233,10 +207,6 @@ class SinkWorkerSession(SinkSession):
         except RemoteProtocolError:
             self.state = SessionState.ERROR
             raise
-
-    def _next(self) -> RawFrame | MessageRun | None:
-        # A sink sends few frames, so runs of messages bring nothing here.
-        return None if self.state is SessionState.ERROR else self._buffer.next(V3, _NOT_A_TAG)
 
     def _take(self, frame: frames.Frame) -> frames.Frame | messages.SinkMessage:
         match frame:
@@ -253,7 +223,7 @@ class SinkWorkerSession(SinkSession):
 class SinkServerSession(SinkSession):
     """The sink's side. ``version`` and ``cookie`` must equal those in HELLO."""
 
-    side, peer = messages.Side.SINK, messages.Side.WORKER
+    role, peer_role = Role.SINK, Role.WORKER
 
     def __init__(self, max_frame_bytes: int, *, version: str, cookie: bytes = b"") -> None:
         super().__init__(max_frame_bytes)
@@ -300,7 +270,7 @@ class SinkServerSession(SinkSession):
                     return event
                 if not self._recognised and not self._recognise():
                     return None
-                raw = self._next()
+                raw = self._next(_MESSAGE_TAG if self.state is SessionState.STREAMING else _NOT_A_TAG)
                 if raw is None:
                     return None
                 if not isinstance(raw, MessageRun):
@@ -326,7 +296,7 @@ class SinkServerSession(SinkSession):
             if isinstance(frame, frames.Notify):
                 self._check_notify(frame.stream_id)
             return frame
-        self._allow(frames.Hello)
+        self.state = self._allow(frames.Hello)
         return read_hello(V3, raw.body, self._version, self._cookie_problem)
 
     def _check_notify(self, stream_id: int) -> None:

@@ -155,13 +155,7 @@ class SinkClient:
             async with asyncio.timeout(self._connection.answer_timeout):
                 await self._stream.drain()
         except TimeoutError:
-            raise TransportError(
-                f"sink {self._stream.peer} has read nothing of {self._worker} for "
-                f"{self._connection.answer_timeout:g} s; see whether it runs and its disk keeps up, or raise "
-                "answer_timeout",
-                code="sink-unreachable",
-                peer=self._stream.peer,
-            ) from None
+            raise self._silent("has read nothing of {worker} for {seconds:g} s") from None
         except TransportError:
             # An ERROR that the sink sent before the end has the reason.
             await self._answer(Ok)
@@ -181,15 +175,17 @@ class SinkClient:
                         raise self._closed()
                     self._session.receive(data)
         except TimeoutError:
-            raise TransportError(
-                f"sink {self._stream.peer} did not answer {self._worker} within "
-                f"{self._connection.answer_timeout:g} s; see whether it runs and its disk keeps up, or raise "
-                "answer_timeout",
-                code="sink-unreachable",
-                peer=self._stream.peer,
-            ) from None
+            raise self._silent("did not answer {worker} within {seconds:g} s") from None
         except RemoteProtocolError as error:
             raise self.refused(f"it breaks the protocol: {error.message}") from error
+
+    def _silent(self, problem: str) -> TransportError:
+        what = problem.format(worker=self._worker, seconds=self._connection.answer_timeout)
+        return TransportError(
+            f"sink {self._stream.peer} {what}; see whether it runs and its disk keeps up, or raise answer_timeout",
+            code="sink-unreachable",
+            peer=self._stream.peer,
+        )
 
     def _closed(self) -> TransportError:
         problem = f"sink {self._stream.peer} closed the connection of {self._worker}"

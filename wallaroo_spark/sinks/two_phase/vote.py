@@ -32,15 +32,7 @@ class Vote:
 
     def to_json(self) -> str:
         """Return the vote as JSON text, which the task sends to the driver."""
-        return json.dumps(
-            {
-                "partition": self.partition,
-                "transaction": asdict(self.transaction),
-                "prepared": self.prepared and self.prepared.to_json(),
-                "reason": self.reason,
-                "attempt_number": self.attempt_number,
-            }
-        )
+        return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Vote:
