@@ -12,6 +12,7 @@ import click
 
 from wallaroo_spark.cli.check.findings import Finding, explained, note, ok, problem
 from wallaroo_spark.cli.receive.command import Overrides
+from wallaroo_spark.cli.sessions import stop_session
 from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.texts import count
 
@@ -119,4 +120,4 @@ def _with_spark(config: ReceiveConfig, url: str) -> Iterator[Finding]:
     finally:
         for session, ours in sessions:
             if ours:
-                session.stop()  # type: ignore[attr-defined]  # a session
+                stop_session(session)
