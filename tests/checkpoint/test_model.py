@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wallaroo_spark.checkpoint import (
+from wallaroo_spark.checkpoint.model import (
     PlannedBatch,
     holes,
     is_commit,
@@ -14,8 +14,8 @@ from wallaroo_spark.checkpoint import (
     newest_planned,
     parse_offsets,
     receivers_in,
+    settings_in,
 )
-from wallaroo_spark.checkpoint.model import settings_in
 from wallaroo_spark.errors import CheckpointError
 from wallaroo_spark.references import References, changed
 

@@ -101,7 +101,7 @@ print(json.dumps({
     "dashboard": dashboard(),
     "report": report_html(record, options={}, versions={}),
     "reference": metrics_page(),
-    "terminal": shown(terminal.slots_view(status)) + shown(terminal.application_at_a_glance(shop)),
+    "terminal": shown(terminal.slots_view(status)) + shown(terminal.application_view(shop)),
 }))
 """
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wallaroo_spark.checkpoint import parse_offsets
+from wallaroo_spark.checkpoint.model import parse_offsets
 from wallaroo_spark.references import merge
 from wallaroo_spark.source.offsets import offset, references_of
 

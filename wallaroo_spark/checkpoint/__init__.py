@@ -8,28 +8,6 @@ from __future__ import annotations
 
 from wallaroo_spark.checkpoint.commits import CheckpointWatcher, CommitFollower, CommitThread
 from wallaroo_spark.checkpoint.files import CheckpointFiles
-from wallaroo_spark.checkpoint.model import (
-    PlannedBatch,
-    QueryProgress,
-    holes,
-    is_commit,
-    newest_committed,
-    newest_planned,
-    parse_offsets,
-    receivers_in,
-)
+from wallaroo_spark.checkpoint.model import PlannedBatch, QueryProgress
 
-__all__ = [
-    "CheckpointFiles",
-    "CheckpointWatcher",
-    "CommitFollower",
-    "CommitThread",
-    "PlannedBatch",
-    "QueryProgress",
-    "holes",
-    "is_commit",
-    "newest_committed",
-    "newest_planned",
-    "parse_offsets",
-    "receivers_in",
-]
+__all__ = ["CheckpointFiles", "CheckpointWatcher", "CommitFollower", "CommitThread", "PlannedBatch", "QueryProgress"]

@@ -191,9 +191,7 @@ class Receiver(DriverHandle):
 
     def _require_started(self) -> None:
         if self._jobs is None:
-            raise ConfigurationError(
-                "the receiver is not started; call start(), or use it in a with statement", code="receiver-not-started"
-            )
+            raise _not_started()
 
     def _secrets(self) -> Secrets:
         return Secrets(self.registry_url, self._token)
@@ -205,9 +203,7 @@ class Receiver(DriverHandle):
         A secret like the messages themselves. Raises :class:`ConfigurationError` when the receiver is not started.
         """
         if not self._token:
-            raise ConfigurationError(
-                "the receiver is not started; call start(), or use it in a with statement", code="receiver-not-started"
-            )
+            raise _not_started()
         return tap_token(self._token)
 
     def status(
@@ -306,10 +302,10 @@ class Receiver(DriverHandle):
             self._end_watching,
             self._fed.stop,
             self._count_last,
-            self._stop_traces,
+            lambda: self._end("_tracer"),
             self._end_jobs,
-            self._stop_announcer,
-            self._stop_page,
+            lambda: self._end("_announcer"),
+            lambda: self._end("_page"),
             self._write_report,
             self._collector.close,
             self._fed.close,
@@ -343,21 +339,12 @@ class Receiver(DriverHandle):
             self.report(self.options.report)
             log.info("receiver %s: the report of the run is %s", self.name, self.options.report)
 
-    def _stop_traces(self) -> None:
-        tracer, self._tracer = self._tracer, None
-        if tracer is not None:
-            tracer.stop()
-
-    def _stop_page(self) -> None:
-        page, self._page = self._page, None
-        if page is not None:
-            page.stop()
-
-    def _stop_announcer(self) -> None:
-        announcer, self._announcer = self._announcer, None
-        if announcer is not None:
-            announcer.stop()
-        self._stream = None
+    def _end(self, name: str) -> None:
+        """Stop the part in an attribute, if there is one."""
+        part = getattr(self, name)
+        setattr(self, name, None)
+        if part is not None:
+            part.stop()
 
     def _dismiss(self) -> None:
         """Ask every worker with a lease to stop."""
@@ -394,6 +381,7 @@ class Receiver(DriverHandle):
         )
         self._token = resolve_secret(self.options.token) or self._token or secrets.token_urlsafe(32)
         register(self._spark, self.name, self._secrets())
+        self._stream = None
         host = self.options.host or ("127.0.0.1" if spark_checks.on_one_machine(master) else "0.0.0.0")
         # Executors may have neither the driver's environment nor its files, so secrets are resolved here.
         shipped = dataclasses.replace(
@@ -500,6 +488,12 @@ class Receiver(DriverHandle):
             yield self
         finally:
             self._lifecycle.release()
+
+
+def _not_started() -> ConfigurationError:
+    return ConfigurationError(
+        "the receiver is not started; call start(), or use it in a with statement", code="receiver-not-started"
+    )
 
 
 def _ask_to_stop(slot: int, client: WorkerClient) -> None:

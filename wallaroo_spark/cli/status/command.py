@@ -77,7 +77,7 @@ def status(
         wallaroo-spark status --json | jq .cause.code
         wallaroo-spark status --app ./shop
     """
-    from wallaroo_spark.observe.faces.terminal import application_at_a_glance
+    from wallaroo_spark.observe.faces.terminal import application_view
     from wallaroo_spark.observe.published import to_json
     from wallaroo_spark.observe.rates import History
 
@@ -90,7 +90,7 @@ def status(
             if as_json:
                 click.echo(json.dumps(to_json(shown)))
             else:
-                _cleared(watch).print(application_at_a_glance(shown), soft_wrap=False)
+                _cleared(watch).print(application_view(shown), soft_wrap=False)
             healthy = shown.cause.healthy
     elif (receiver and not registry) or not (registry or checkpoint):
         raise click.UsageError("give --registry URL, with --receiver NAME for its slots, or --checkpoint PATH, or all")
@@ -208,7 +208,7 @@ def _show(found: ReceiverStatus, history: History, *, clear: bool) -> None:
     if not found.running and not found.registry_error:
         click.echo(nothing_runs(found.name))
     else:
-        terminal.print(at_a_glance(found, history), soft_wrap=False)
+        terminal.print(receiver_view(found, history), soft_wrap=False)
     if found.topics or found.sinks:
         _show_others(found.topics, found.sinks, "", "")
     for reason in found.unread:
@@ -223,7 +223,7 @@ def nothing_runs(receiver: str) -> str:
     )
 
 
-def at_a_glance(found: ReceiverStatus, history: History | None = None) -> Group:
+def receiver_view(found: ReceiverStatus, history: History | None = None) -> Group:
     """The status for a person: the cause, the query, slots, connectors, deaths and refusals."""
     from rich.console import Group
     from rich.text import Text

@@ -275,7 +275,7 @@ def topics_table(topics: Iterable[TopicStatus]) -> Table:
     return table(columns, ((topic, one) for topic in topics for one in topic.partitions))
 
 
-def application_at_a_glance(found: ApplicationStatus) -> Group:
+def application_view(found: ApplicationStatus) -> Group:
     """An application for a person: the cause, the query, gateways, streams, groups, pipelines and their stages."""
     age = max(0.0, time.time() - found.time)
     driver = f", by the driver {found.driver}" if found.driver else ""
