@@ -200,19 +200,31 @@ def application_document(
     }
 
 
-RECEIVER = "page"
+RECEIVER = "receiver"
 APPLICATION = "application"
-_FILES = {
-    "/page.css": ("page.css", CSS),
-    "/common.js": ("common.js", JAVASCRIPT),
-    "/favicon.svg": ("favicon.svg", SVG),
+_WORDS = {
+    RECEIVER: {"flow": "From connector to acknowledgement", "token": "option <code>statusPageToken</code>"},
+    APPLICATION: {"flow": "From client to recorded output", "token": "setting <code>status_page_token</code>"},
 }
+"""The words of the shell of both pages that differ."""
 
 
-def static_routes(page: str = RECEIVER) -> dict[str, Route]:
+def static_routes(subject: str = RECEIVER) -> dict[str, Route]:
     """The routes of a page itself. They show nothing of a receiver or an application, so they need no token."""
     folder = resources.files("wallaroo_spark.observe.faces") / "static"
-    files = {**_FILES, "/": (f"{page}.html", HTML), f"/{page}.js": (f"{page}.js", JAVASCRIPT)}
-    return {
-        path: Route(Response(kind, (folder / name).read_bytes()), open=True) for path, (name, kind) in files.items()
+
+    def text(name: str) -> str:
+        return (folder / name).read_text(encoding="utf-8")
+
+    home = text("page.html")
+    words = {"subject": subject, "Subject": subject.capitalize(), "sections": text(f"{subject}.html").rstrip("\n")}
+    for name, word in {**words, **_WORDS[subject]}.items():
+        home = home.replace(f"{{{{{name}}}}}", word)
+    files = {
+        "/": (home, HTML),
+        "/page.css": (text("page.css"), CSS),
+        "/common.js": (text("common.js"), JAVASCRIPT),
+        f"/{subject}.js": (text(f"{subject}.js"), JAVASCRIPT),
+        "/favicon.svg": (text("favicon.svg"), SVG),
     }
+    return {path: Route(Response(kind, content.encode()), open=True) for path, (content, kind) in files.items()}

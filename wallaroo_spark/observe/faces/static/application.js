@@ -227,11 +227,6 @@ function showStreams(answer) {
   ], groups, (one) => `${one.stream}/${one.partition}/${one.group}`, () => false);
 }
 
-function shownOf(shown, all, kind) {
-  if (!all) return `No ${kind}s.`;
-  return shown < all ? `${count(shown)} of ${plural(all, kind)} are shown.` : "";
-}
-
 function show(answer) {
   showHead(answer);
   showFlow(answer);
@@ -248,7 +243,6 @@ const showAgain = () => {
   showPipelines(last);
   showStages(last);
 };
-byId("find").addEventListener("submit", (event) => event.preventDefault());
 byId("search").addEventListener("input", showAgain);
 byId("idle").addEventListener("toggle", showAgain);
 begin();

@@ -249,6 +249,11 @@ function showBatches(answer) {
     make("p", { class: "note" }, `The last ${plural(batches.length, "batch", "batches")}, oldest first; the longest took ${seconds(highest / 1000)}.`));
 }
 
+function shownOf(shown, all, kind) {
+  if (!all) return `No ${kind}s.`;
+  return shown < all ? `${count(shown)} of ${plural(all, kind)} are shown.` : "";
+}
+
 function showEvents(answer) {
   set(byId("events-note"), answer.events.length ? "" : "Nothing has happened.");
   table("events", "Events", [
@@ -348,6 +353,7 @@ function tick() {
 
 function begin() {
   byId("login").addEventListener("submit", login);
+  byId("find").addEventListener("submit", (event) => event.preventDefault());
   byId("pause").addEventListener("click", () => {
     paused = !paused;
     unansweredSince = null;

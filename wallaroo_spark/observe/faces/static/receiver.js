@@ -87,11 +87,6 @@ function flow(answer) {
   ];
 }
 
-function shownOf(shown, all, kind) {
-  if (!all) return `No ${kind}s.`;
-  return shown < all ? `${count(shown)} of ${plural(all, kind)} are shown.` : "";
-}
-
 function showSlots(answer) {
   const { slots, totals } = answer.status;
   const states = Object.entries(answer.states).map(([state, number]) => `${count(number)} ${state}`).join(", ");
@@ -173,6 +168,5 @@ const nameOf = (status) => status.name;
 const about = (status) => (status.query.checkpoint ? `checkpoint ${status.query.checkpoint}` : "no query yet");
 const pageQuery = () => ({ top: byId("top").value, search: byId("search").value.trim() });
 
-byId("find").addEventListener("submit", (event) => event.preventDefault());
 for (const id of ["search", "top"]) byId(id).addEventListener("input", ask);
 begin();
