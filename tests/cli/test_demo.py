@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from wallaroo_spark.cli.demo import demo, job
+from wallaroo_spark.cli.demo import job
+from wallaroo_spark.cli.demo.command import demo
 from wallaroo_spark.cli.demo.reconcile import SHOPS, Reconciliation, line_ends, reconcile, write_orders
 from wallaroo_spark.cli.demo.view import plan_senders
 
@@ -25,7 +26,7 @@ CLEAN = {"lost": 0, "repeated": 0}
 
 
 def run_demo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from wallaroo_spark.cli.demo import demo; demo()", *arguments, "--json"]
+    command = [sys.executable, "-c", "from wallaroo_spark.cli.demo.command import demo; demo()", *arguments, "--json"]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280, check=False)
 
 

@@ -82,7 +82,7 @@ def test_a_verbs_line_in_the_list_is_the_one_it_has_itself(verb: str) -> None:
     command = program.cli.get_command(click.Context(program.cli), verb)
 
     assert command is not None
-    assert command.short_help == program.VERBS[verb][2]
+    assert command.short_help == program.VERBS[verb][1]
 
 
 @pytest.mark.parametrize("arguments", [["sned"], ["send"], ["--nonsense"], ["status"], ["send", "/nonexistent"]])

@@ -28,73 +28,57 @@ from wallaroo_spark.cli.common import DEBUG, INTERRUPTED, debug_option
 from wallaroo_spark.cli.defaults import defaults
 
 ROOM = "wallaroo_spark.cli"
-GROUPS: dict[str, dict[str, tuple[str, str, str]]] = {
+GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Receivers": {
-        "receive": ("receive.command", "receive", "Run the receiver and the query of a YAML file."),
-        "validate": (
-            "receive.validate",
-            "validate",
-            "Check a YAML file of receive, and name each problem with its line.",
-        ),
-        "check": ("check.command", "check", "Check everything that a receiver needs, before it is started."),
-        "status": ("status.command", "status", "Show a receiver or an application at a glance, topics and sinks."),
-        "top": ("status.top_command", "top", "Watch a receiver live, by slot, instance and stream."),
-        "streams": (
-            "status.streams_command",
-            "streams",
-            "Show the streams of a receiver, with references, lag and age.",
-        ),
-        "list": ("status.list_command", "list_receivers", "List all receivers and topics of a registry."),
-        "tap": ("subscribe", "tap", "Show live messages of a stream without consuming them."),
+        "receive": ("receive.command", "Run the receiver and the query of a YAML file."),
+        "validate": ("receive.validate", "Check a YAML file of receive, and name each problem with its line."),
+        "check": ("check.command", "Check everything that a receiver needs, before it is started."),
+        "status": ("status.command", "Show a receiver or an application at a glance, topics and sinks."),
+        "top": ("status.top_command", "Watch a receiver live, by slot, instance and stream."),
+        "streams": ("status.streams_command", "Show the streams of a receiver, with references, lag and age."),
+        "list": ("status.list_command", "List all receivers and topics of a registry."),
+        "tap": ("subscribe", "Show live messages of a stream without consuming them."),
     },
     "Producers and connectors": {
-        "send": ("send.command", "send", "Send the records of files, or of standard input, to a receiver."),
-        "sink": ("sink", "sink", "Receive the rows of transactional connector sinks into files."),
-        "dev": ("dev", "dev", "Tools for authors of connectors."),
-        "capture": ("wire.capture", "capture", "Record a connector's frames to a file, or disturb its connection."),
-        "decode": (
-            "wire.decode",
-            "decode_command",
-            "Print the frames of a capture, or of plain bytes, as text or JSON.",
-        ),
-        "replay": ("wire.replay", "replay", "Send the messages of a capture again."),
+        "send": ("send.command", "Send the records of files, or of standard input, to a receiver."),
+        "sink": ("sink", "Receive the rows of transactional connector sinks into files."),
+        "dev": ("dev", "Tools for authors of connectors."),
+        "capture": ("wire.capture", "Record a connector's frames to a file, or disturb its connection."),
+        "decode": ("wire.decode", "Print the frames of a capture, or of plain bytes, as text or JSON."),
+        "replay": ("wire.replay", "Send the messages of a capture again."),
     },
     "Topics": {
-        "subscribe": ("subscribe", "subscribe", "Print the rows of a topic as they are published."),
+        "subscribe": ("subscribe", "Print the rows of a topic as they are published."),
     },
     "Applications of durable streams": {
-        "run": ("run.command", "run", "Run an application of durable streams: its gateways and its query."),
-        "apply": ("schema", "apply", "Apply YAML documents to the schema of an application."),
-        "delete": ("schema", "delete", "Delete objects of an application's schema."),
-        "get": ("schema", "get", "List the objects of an application's schema."),
-        "describe": ("schema", "describe", "Show one object of an application's schema in full."),
-        "publish": ("durable.publish", "publish", "Append events to a durable stream."),
-        "consume": ("durable.consume", "consume", "Print the events of a durable stream as a member of a group."),
-        "groups": ("durable.groups", "groups", "List, move, pause, resume and delete the groups of streams."),
-        "pipelines": (
-            "durable.pipelines",
-            "pipelines",
-            "Show pipelines and their instances, cancel one, or take its work away.",
-        ),
-        "stage": ("durable.stage", "stage", "Run a command for each delivery of a stage of a pipeline."),
-        "call": ("durable.stage", "call", "Call an endpoint and print the answer."),
-        "serve": ("durable.stage", "serve", "Answer the calls of an endpoint with a command."),
-        "token": ("durable.token", "token", "Create, list and revoke the tokens of an application."),
+        "run": ("run.command", "Run an application of durable streams: its gateways and its query."),
+        "apply": ("schema", "Apply YAML documents to the schema of an application."),
+        "delete": ("schema", "Delete objects of an application's schema."),
+        "get": ("schema", "List the objects of an application's schema."),
+        "describe": ("schema", "Show one object of an application's schema in full."),
+        "publish": ("durable.publish", "Append events to a durable stream."),
+        "consume": ("durable.consume", "Print the events of a durable stream as a member of a group."),
+        "groups": ("durable.groups", "List, move, pause, resume and delete the groups of streams."),
+        "pipelines": ("durable.pipelines", "Show pipelines and their instances, cancel one, or take its work away."),
+        "stage": ("durable.stage", "Run a command for each delivery of a stage of a pipeline."),
+        "call": ("durable.stage", "Call an endpoint and print the answer."),
+        "serve": ("durable.stage", "Answer the calls of an endpoint with a command."),
+        "token": ("durable.token", "Create, list and revoke the tokens of an application."),
     },
     "Tools": {
-        "demo": ("demo", "demo", "Run the whole product on this machine and compare its output with its input."),
-        "explain": ("explain", "explain", "Explain the code of an error, an alert or a cause."),
-        "files": ("support.files", "files", "Show or copy the pages, configurations and examples of the package."),
-        "support": ("support.command", "support", "Write an archive for the report of a defect, without secrets."),
+        "demo": ("demo.command", "Run the whole product on this machine and compare its output with its input."),
+        "explain": ("explain", "Explain the code of an error, an alert or a cause."),
+        "files": ("support.files", "Show or copy the pages, configurations and examples of the package."),
+        "support": ("support.command", "Write an archive for the report of a defect, without secrets."),
     },
 }
-"""Heading in the help → verb → (module below this room, name of the click command, line in the help).
+"""Heading in the help → verb → (module below this room, line in the help).
 
 So the help loads no verb.
 """
 VERBS = {verb: row for verbs in GROUPS.values() for verb, row in verbs.items()}
 
-_RECEIVERS = (("spark", "embedded", "cli"),)
+_RECEIVERS = (("spark", "cli"),)
 _FOLDERS = (("pipelines", "cli"),)
 _CLIENTS = (("client", "cli"),)
 NEEDS: dict[str, tuple[tuple[str, ...], ...]] = {
@@ -116,19 +100,18 @@ class Verbs(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the verbs that are installed."""
-        return [
-            verb for verb, (module, _, _) in VERBS.items() if importlib.util.find_spec(f"{ROOM}.{module}") is not None
-        ]
+        return [verb for verb, (module, _) in VERBS.items() if importlib.util.find_spec(f"{ROOM}.{module}") is not None]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Load and return one verb; None when there is no such verb."""
         if cmd_name not in self.list_commands(ctx):
             return None
-        module, name, line = VERBS[cmd_name]
+        module, line = VERBS[cmd_name]
         try:
-            command: click.Command = getattr(importlib.import_module(f"{ROOM}.{module}"), name)
+            names = vars(importlib.import_module(f"{ROOM}.{module}"))
         except (ModuleNotFoundError, PackageMissingError) as error:
             raise _missing(error, cmd_name) from error
+        command = next(one for one in names.values() if isinstance(one, click.Command) and one.name == cmd_name)
         command.short_help = line
         return command
 
@@ -147,7 +130,7 @@ class Verbs(click.Group):
         for group, verbs in GROUPS.items():
             with formatter.section(group):
                 formatter.write_dl(
-                    [(f"{verb:{width}}", line) for verb, (_, _, line) in verbs.items() if verb in installed]
+                    [(f"{verb:{width}}", line) for verb, (_, line) in verbs.items() if verb in installed]
                 )
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -10,7 +10,6 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from wallaroo_spark.cli.demo.view import DemoView, Scene, Sender, Senders, plan_senders
+from wallaroo_spark.cli.demo.view import DemoPlan, DemoView, Senders, plan_senders
 from wallaroo_spark.cli.sessions import standard_error_to, stop_session
 from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.errors import ConfigurationError, WallarooError
@@ -36,27 +35,6 @@ KILL_BATCHES = 8
 """The least number of batches when a worker is to be killed. A choice: enough for a moment between two commits."""
 _LOOK_SECONDS = 0.2
 """Pause between two updates of the display. A choice: five a second look continuous."""
-
-
-@dataclass
-class DemoPlan:
-    """The settings of one run of the demo."""
-
-    folder: Path
-    """The folder of all files of the run."""
-    senders: list[Sender]
-    """The connectors."""
-    totals: dict[str, int]
-    """The number of messages in each file, by path."""
-    made_orders: bool
-    """Whether the demo generated the files, so that totals can be computed."""
-    kill_worker: bool
-    """Whether a worker is killed halfway."""
-
-    @property
-    def expected(self) -> int:
-        """Messages in all."""
-        return sum(self.totals.values())
 
 
 @verb()
@@ -114,13 +92,13 @@ def _quiet(log: Path) -> Iterator[IO[str]]:
 
 
 def _prepare(console: Console, folder: Path, files: tuple[Path, ...], messages: int, kill_worker: bool) -> DemoPlan:
+    from wallaroo_spark.cli.demo.reconcile import line_ends, write_orders
+
     made = not files
     if made:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
             task = progress.add_task("writing orders", total=messages)
-            from wallaroo_spark.cli.demo.reconcile import write_orders
-
             paths = write_orders(folder / "orders", messages, lambda count: progress.advance(task, count))
         console.print(f"{messages:,} orders of {len(paths)} shops are in {folder / 'orders'}")
     else:
@@ -128,8 +106,6 @@ def _prepare(console: Console, folder: Path, files: tuple[Path, ...], messages: 
         if len(set(paths)) != len(paths):
             raise ConfigurationError("a file is named twice; name each once", code="options-conflict")
     senders = plan_senders(paths, [path.stem for path in paths] if made else None)
-    from wallaroo_spark.cli.demo.reconcile import line_ends
-
     totals = {str(path): len(line_ends(path)) for path in paths}
     return DemoPlan(folder, senders, totals, made, kill_worker)
 
@@ -143,21 +119,22 @@ def _run(console: Console, plan: DemoPlan, spark: Any, sink: CountingSink) -> No
     with Receiver(spark, "demo", workers=WORKERS, cookie=cookie, log_level="info", **limits) as receiver:
         writer = receiver.stream().writeStream.foreachBatch(sink.write)
         query = receiver.start_query(writer, checkpoint=str(plan.folder / "checkpoint"))
-        log = plan.folder / "connectors.log"
-        with Senders(plan.senders, receiver.registry_url, cookie, log) as senders, DemoView(console) as view:
-            _watch(plan, view, receiver, query, sink, senders)
-        failed = senders.failed()
-        if failed:
-            raise WallarooError(
-                f"connectors {', '.join(failed)} gave up; {plan.folder / 'connectors.log'} says why", code="demo-failed"
-            )
+        with Senders(plan.senders, receiver.registry_url, cookie) as senders, DemoView(console, plan) as view:
+            _watch(plan, console, view, receiver, query, sink, senders)
+        if senders.failures:
+            raise WallarooError(f"a connector gave up: {senders.failures[0]}", code="demo-failed")
 
 
 def _watch(
-    plan: DemoPlan, view: DemoView, receiver: Receiver, query: Any, sink: CountingSink, senders: Senders
+    plan: DemoPlan,
+    console: Console,
+    view: DemoView,
+    receiver: Receiver,
+    query: Any,
+    sink: CountingSink,
+    senders: Senders,
 ) -> None:
     """Wait until every connector has ended; kill a worker halfway if the plan says so."""
-    notes: list[str] = []
     to_kill = plan.kill_worker
     seen, since = -1, time.monotonic()
     while not senders.finished:
@@ -166,9 +143,9 @@ def _watch(
                 f"the query failed; {plan.folder / 'spark.log'} says why: {query.exception()}", code="demo-failed"
             )
         if to_kill and sink.messages >= plan.expected / 2:
-            notes.append(_kill_a_worker(receiver))
+            plan.notes.append(_kill_a_worker(receiver))
             to_kill = False
-        view.show(_scene(plan, receiver, sink, notes))
+        view.show(receiver.status(most=0), sink.messages, sink.filled)
         if sink.messages != seen:
             seen, since = sink.messages, time.monotonic()
         elif time.monotonic() - since > STALLED_SECONDS:
@@ -178,15 +155,11 @@ def _watch(
             )
         time.sleep(_LOOK_SECONDS)
     if to_kill:
-        notes.append("all messages were committed before a worker could be killed; send more messages")
-    view.show(_scene(plan, receiver, sink, notes), last=True)
-    if not view.console.is_terminal:
-        for note in notes:
-            view.console.print(note)
-
-
-def _scene(plan: DemoPlan, receiver: Receiver, sink: CountingSink, notes: list[str]) -> Scene:
-    return Scene(plan.senders, plan.totals, receiver.status(most=0), sink.messages, sink.filled, notes)
+        plan.notes.append("all messages were committed before a worker could be killed; send more messages")
+    view.show(receiver.status(most=0), sink.messages, sink.filled, last=True)
+    if not console.is_terminal:
+        for note in plan.notes:
+            console.print(note)
 
 
 def _kill_a_worker(receiver: Receiver) -> str:
@@ -201,11 +174,10 @@ def _kill_a_worker(receiver: Receiver) -> str:
 def _check(console: Console, plan: DemoPlan, spark: Any, sink: CountingSink) -> tuple[Reconciliation, bool]:
     """Compare the rows in the Parquet files with the lines of the sent files, and the totals of both."""
     from wallaroo_spark.cli.demo import job
+    from wallaroo_spark.cli.demo.reconcile import reconcile
 
     console.print("reading files and Parquet again to reconcile them …")
     acknowledged = {file: sender.acknowledged.get(file, -1) for sender in plan.senders for file in sender.files}
-    from wallaroo_spark.cli.demo.reconcile import reconcile
-
     result = reconcile(sink.rows, acknowledged)
     totals = sink.finish(spark, plan.folder / "totals")
     if totals is None:

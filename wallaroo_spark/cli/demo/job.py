@@ -116,5 +116,5 @@ def clear(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("orders", "rows", "minutes", "totals", "checkpoint"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    for name in ("spark.log", "connectors.log", "log4j2.properties"):
+    for name in ("spark.log", "log4j2.properties"):
         (folder / name).unlink(missing_ok=True)
