@@ -178,7 +178,7 @@ def test_the_list_of_verbs_loads_none_of_them() -> None:
     modules = loaded("--help")
 
     assert "wallaroo_spark.cli.main" in modules
-    verbs = tuple(f"{program.ROOM}.{module}" for module, _, _ in program.VERBS.values())
+    verbs = tuple(f"{program.ROOM}.{module}" for module, _ in program.VERBS.values())
     assert not {name for name in modules if name.startswith(verbs)}
 
 

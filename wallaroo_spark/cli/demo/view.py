@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -17,8 +18,10 @@ from rich.text import Text
 
 from wallaroo_spark.connector import Connector, FeedProgress, Lines
 from wallaroo_spark.event_loop import BackgroundTasks, LoopThread
-from wallaroo_spark.observe.receiver import ReceiverStatus
 from wallaroo_spark.texts import count
+
+if TYPE_CHECKING:
+    from wallaroo_spark.observe.receiver import ReceiverStatus
 
 CONNECTORS = 4
 _REVISIONS = ("draft-be", "draft-le", "v3", "draft-be")
