@@ -15,15 +15,14 @@ import logging
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator
-from datetime import datetime, timedelta
+from collections.abc import Callable, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
-from wallaroo_spark.client.bulk.publishing import BulkPublishing, OnRefused, published_events_in_thread
+from wallaroo_spark.client.arguments import iterable_of
+from wallaroo_spark.client.bulk.publishing import BulkPublishing, PublishedEvents, published_events_in_thread
 from wallaroo_spark.client.bulk.window import PublishedEvent
 from wallaroo_spark.client.client import AsyncClient
-from wallaroo_spark.client.events import Event
 from wallaroo_spark.client.members import (
     ClientTransaction,
     DeliveryBase,
@@ -142,6 +141,20 @@ def _membership(
     return join
 
 
+def _publishing(
+    method: Callable[Concatenate[AsyncClient, P], PublishedEvents],
+) -> Callable[Concatenate[Client, P], Iterator[PublishedEvent]]:
+    """The blocking form of a bulk publish, whose events are iterated over in the caller's thread."""
+
+    @functools.wraps(method)
+    def publish(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[PublishedEvent]:
+        asked = method(self._asynchronous, *args, **kwargs)
+        iterable_of(asked.events, blocking=True)
+        return self._published(asked)
+
+    return publish
+
+
 def _until_stopped(
     method: Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, None]],
 ) -> Callable[Concatenate[Client, P], None]:
@@ -187,6 +200,7 @@ class Client(Blocking[AsyncClient]):
         return self._asynchronous.gateway
 
     publish = blocking(AsyncClient.publish)
+    publish_many = _publishing(AsyncClient.publish_many)
     cancel = blocking(AsyncClient.cancel)
     take_away = blocking(AsyncClient.take_away)
     change_group = blocking(AsyncClient.change_group)
@@ -200,30 +214,10 @@ class Client(Blocking[AsyncClient]):
     work = _until_stopped(AsyncClient.work)
     serve = _until_stopped(AsyncClient.serve)
 
-    def publish_many(
-        self,
-        stream: str,
-        events: Iterable[Event],
-        *,
-        partition: int | None = None,
-        durability: str = "committed",
-        key: str | None = None,
-        delay: float | timedelta | datetime | None = None,
-        timeout: float | None = None,
-        batch: int = 500,
-        on_refused: OnRefused | None = None,
-    ) -> Iterator[PublishedEvent]:
-        """As :meth:`AsyncClient.publish_many`. ``events`` is iterated over in the caller's thread."""
+    def _published(self, asked: PublishedEvents) -> Iterator[PublishedEvent]:
         news = threading.Event()
-        make = self._asynchronous._bulk_maker(
-            stream, events, (partition, durability, delay), key, timeout, batch, on_refused, blocking=True
-        )
-        return self._published(make, events, news)
-
-    def _published(
-        self, make: Callable[[Callable[[], None]], BulkPublishing], events: Iterable[Event], news: threading.Event
-    ) -> Iterator[PublishedEvent]:
-        bulk, task = self._thread.read(lambda: _begun(make(news.set)))
+        bulk, task = self._thread.read(lambda: _begun(asked.begin(news.set)))
+        events: Any = asked.events
         try:
             yield from published_events_in_thread(bulk, events, news)
         finally:

@@ -14,9 +14,9 @@ import grpc
 from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.client.events import Event
 from wallaroo_spark.client.gateways import Attempts, GatewayConnection, Gateways
-from wallaroo_spark.client.refusals import is_cancelled_itself, may_try_again, refusal, within_limit
+from wallaroo_spark.client.refusals import is_cancelled_itself, within_limit
 from wallaroo_spark.client.settings import ClientSettings
-from wallaroo_spark.errors import RegistryError, TransportError, one_line, shown_error
+from wallaroo_spark.errors import one_line, shown_error
 
 log = one_line(logging.getLogger("wallaroo_spark.client"))
 _END = object()
@@ -121,37 +121,23 @@ class Server:
         concurrency: int,
     ) -> None:
         self._gateways = gateways
-        self._settings = settings
+        self._source = settings.source
         self._endpoint = endpoint
         self._function = function
         self._concurrency = concurrency
-        self._attempts = Attempts(settings, for_ever=True)
 
     async def run(self) -> None:
         """Serve until this is cancelled. Raises the error of an endpoint that cannot be served."""
-        while True:
-            try:
-                async with self._gateways.using(f"endpoint {self._endpoint}") as gateway:
-                    await self._connection(gateway)
-                failure = "the gateway has ended the connection"
-            except grpc.aio.AioRpcError as error:
-                if not may_try_again(error) and error.code() is not grpc.StatusCode.CANCELLED:
-                    raise refusal(error, f"endpoint {self._endpoint}") from error
-                failure = error.details() or "the connection is lost"
-            except (TransportError, RegistryError) as error:
-                failure = error.message
-            delay = self._attempts.next_delay() or 0.0
-            log.warning("endpoint %s: serving again in %.1f s: %s", self._endpoint, delay, failure)
-            await asyncio.sleep(delay)
+        await self._gateways.keep(f"endpoint {self._endpoint}", "serving", self._connection)
 
-    async def _connection(self, gateway: GatewayConnection) -> None:
+    async def _connection(self, gateway: GatewayConnection, attempts: Attempts) -> None:
         call = gateway.endpoints.Serve(metadata=self._gateways.metadata)
         writing = asyncio.Lock()
         calls: dict[int, tuple[ServedCall, asyncio.Task[None]]] = {}
         try:
             await call.write(pb.ServeMessage(endpoint=self._endpoint, concurrency=self._concurrency))
             while (event := await call.read()) is not grpc.aio.EOF:
-                self._attempts.succeeded()
+                attempts.succeeded()
                 self._take(event, calls, call, writing)
         finally:
             tasks = [task for _, task in calls.values()]
@@ -189,7 +175,7 @@ class Server:
 
         try:
             async for answer in self._answers(served):
-                await send(event=_answer(answer, served.event).to_message(self._settings.source))
+                await send(event=_answer(answer, served.event).to_message(self._source))
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             return
         except (Exception, SystemExit, asyncio.CancelledError) as error:

@@ -26,8 +26,8 @@ from wallaroo_spark.client.arguments import (
     path_of,
     start_of,
 )
-from wallaroo_spark.client.bulk.publishing import BulkPublishing, OnRefused, published_events
-from wallaroo_spark.client.bulk.window import BulkWindow, PublishedEvent
+from wallaroo_spark.client.bulk.publishing import BulkPublishing, OnRefused, PublishedEvents
+from wallaroo_spark.client.bulk.window import BulkWindow
 from wallaroo_spark.client.calls import ServedCall, Server, answers
 from wallaroo_spark.client.events import Event, as_event
 from wallaroo_spark.client.gateways import Attempts, GatewayConnection, Gateways
@@ -44,8 +44,7 @@ from wallaroo_spark.client.refusals import (
     MAYBE_DELIVERED,
     WRITTEN_ONCE,
     ApplicationDescription,
-    description_of,
-    may_try_again,
+    lost,
     publish_request,
     refusal,
     request_maker,
@@ -121,11 +120,9 @@ class AsyncClient:
         writes them later: after seconds, or at a time; the list is empty then.
         """
         request = publish_request(stream, events, partition, durability, key, delay, self._settings.source)
-
-        async def send(gateway: GatewayConnection, seconds: float) -> Any:
-            return await gateway.streams.Publish(request, metadata=self._gateways.metadata, timeout=seconds)
-
-        reply = await self._gateways.call(f"publish to {stream}", send, timeout_of(timeout), WRITTEN_ONCE)
+        reply = await self._gateways.call(
+            f"publish to {stream}", lambda one: one.streams.Publish, request, timeout_of(timeout), WRITTEN_ONCE
+        )
         return list(places_of(reply.places))
 
     def publish_many(
@@ -140,40 +137,21 @@ class AsyncClient:
         timeout: float | None = None,
         batch: int = 500,
         on_refused: OnRefused | None = None,
-    ) -> AsyncIterator[PublishedEvent]:
+    ) -> PublishedEvents:
         """Append many events to a stream, and yield a :class:`PublishedEvent` for each, in their order.
 
-        Events are taken from ``events`` while there is room, so memory is bounded, and are published while the result
-        is iterated over; to the end, that is. They are sent in their order, ``batch`` at most in a request, and several
-        requests at once. When a connection is lost, events without an answer are sent again with the same ids, to
-        another gateway too. The events of one request and partition are written together or not at all.
+        Events are taken from ``events``, by the blocking form in the caller's thread, while there is room, so memory is
+        bounded, and are published while the result is iterated over; to the end, that is. They are sent in their order,
+        ``batch`` at most in a request, and several requests at once. When a connection is lost, events without an
+        answer are sent again with the same ids, to another gateway too. The events of one request and partition are
+        written together or not at all.
 
         An event that is refused does no harm to the others: ``on_refused`` is called with a :class:`RefusedEvent`.
         Without it :class:`PipelineError` is raised after the last event. An error of ``events`` is raised after the
         events before it. ``timeout`` is the longest time without any answer. The other arguments are those of
         :meth:`publish`.
         """
-        news = asyncio.Event()
-        make = self._bulk_maker(
-            stream, events, (partition, durability, delay), key, timeout, batch, on_refused, blocking=False
-        )
-        return published_events(lambda: make(news.set), events, news)
-
-    def _bulk_maker(
-        self,
-        stream: str,
-        events: Any,
-        request: tuple[Any, Any, Any],
-        key: Any,
-        timeout: float | None,
-        batch: int,
-        on_refused: OnRefused | None,
-        *,
-        blocking: bool,
-    ) -> Callable[[Callable[[], None]], BulkPublishing]:
-        """A function that begins a bulk publish. Raises for arguments that cannot work."""
-        partition, durability, delay = request
-        iterable_of(events, blocking=blocking)
+        iterable_of(events, blocking=False)
         make = request_maker(stream, partition, durability, delay)
         most, checked_key, seconds = min(limited(batch, "batch", 1), EVENTS), key_of(key), timeout_of(timeout)
         if on_refused is not None:
@@ -191,7 +169,7 @@ class AsyncClient:
                 news,
             )
 
-        return begin
+        return PublishedEvents(begin, events)
 
     def consume(
         self,
@@ -234,7 +212,7 @@ class AsyncClient:
         def call(gateway: GatewayConnection) -> Any:
             return gateway.streams.Subscribe(metadata=self._gateways.metadata)
 
-        member = Membership(self._gateways, self._settings, name, call, pb.SubscriberMessage, join, make)
+        member = Membership(self._gateways, name, call, pb.SubscriberMessage, join, make)
         self._keep(member)
         return member
 
@@ -253,7 +231,7 @@ class AsyncClient:
             return gateway.pipelines.Work(metadata=self._gateways.metadata)
 
         name = f"stage {stage} of {pipeline}"
-        member = Membership(self._gateways, self._settings, name, call, pb.WorkerMessage, join, make)
+        member = Membership(self._gateways, name, call, pb.WorkerMessage, join, make)
         self._keep(member)
         return member
 
@@ -284,11 +262,8 @@ class AsyncClient:
             partition=limited(partition, "partition", 0),
             instance=limited(instance, "instance", 1),
         )
-
-        async def send(gateway: GatewayConnection, seconds: float) -> Any:
-            return await gateway.pipelines.Cancel(request, metadata=self._gateways.metadata, timeout=seconds)
-
-        await self._gateways.call(f"cancel instance {instance} of {pipeline}", send, timeout_of(timeout))
+        action = f"cancel instance {instance} of {pipeline}"
+        await self._gateways.call(action, lambda one: one.pipelines.Cancel, request, timeout_of(timeout))
 
     async def take_away(
         self,
@@ -306,11 +281,8 @@ class AsyncClient:
             instance=limited(instance, "instance", 1),
             stage=stage,
         )
-
-        async def send(gateway: GatewayConnection, seconds: float) -> Any:
-            return await gateway.pipelines.TakeAway(request, metadata=self._gateways.metadata, timeout=seconds)
-
-        await self._gateways.call(f"take instance {instance} of {pipeline} away", send, timeout_of(timeout))
+        action = f"take instance {instance} of {pipeline} away"
+        await self._gateways.call(action, lambda one: one.pipelines.TakeAway, request, timeout_of(timeout))
 
     async def change_group(
         self,
@@ -342,13 +314,15 @@ class AsyncClient:
 
         attempts = 0
 
-        async def send(gateway: GatewayConnection, seconds: float) -> Any:
+        def method(gateway: GatewayConnection) -> Any:
             nonlocal attempts
             attempts += 1
-            return await gateway.streams.ChangeGroup(request, metadata=self._gateways.metadata, timeout=seconds)
+            return gateway.streams.ChangeGroup
 
         try:
-            answer = await self._gateways.call(f"{action} group {group} of {stream}", send, timeout_of(timeout))
+            answer = await self._gateways.call(
+                f"{action} group {group} of {stream}", method, request, timeout_of(timeout)
+            )
         except PipelineError as error:
             if action == "delete" and attempts > 1 and error.code == "request-refused":
                 # There is no such group any more.
@@ -370,11 +344,9 @@ class AsyncClient:
             ),
             f"send to {exchange}",
         )
-
-        async def send(gateway: GatewayConnection, seconds: float) -> Any:
-            return await gateway.exchanges.Send(request, metadata=self._gateways.metadata, timeout=seconds)
-
-        reply = await self._gateways.call(f"send to {exchange}", send, timeout_of(timeout), MAYBE_DELIVERED)
+        reply = await self._gateways.call(
+            f"send to {exchange}", lambda one: one.exchanges.Send, request, timeout_of(timeout), MAYBE_DELIVERED
+        )
         return int(reply.groups)
 
     async def receive(self, exchange: str, *, group: str | None = None) -> AsyncIterator[Event]:
@@ -397,8 +369,7 @@ class AsyncClient:
                     finally:
                         call.cancel()
             except grpc.aio.AioRpcError as error:
-                if not may_try_again(error) and error.code() is not grpc.StatusCode.CANCELLED:
-                    raise refusal(error, f"receive from {exchange}") from error
+                lost(error, f"receive from {exchange}")
             except (TransportError, RegistryError):
                 pass
             await asyncio.sleep(attempts.next_delay() or 0.0)
@@ -473,13 +444,10 @@ class AsyncClient:
         timeout: float | None = None,  # noqa: ASYNC109 -- the limit of the request on its whole way, with all attempts
     ) -> ApplicationDescription:
         """The declared objects of the application, and the addresses of its gateways."""
-
-        async def send(gateway: GatewayConnection, seconds: float) -> Any:
-            return await gateway.schema.Describe(
-                pb.DescribeRequest(), metadata=self._gateways.metadata, timeout=seconds
-            )
-
-        return description_of(await self._gateways.call("describe the schema", send, timeout_of(timeout)))
+        reply = await self._gateways.call(
+            "describe the schema", lambda one: one.schema.Describe, pb.DescribeRequest(), timeout_of(timeout)
+        )
+        return ApplicationDescription(reply.version, reply.schema, tuple(reply.gateways))
 
     async def close(self) -> None:
         """Leave all groups and stages, and close the connections. May be called again."""

@@ -77,6 +77,9 @@ _OPTIONAL = ("subject", "datacontenttype", "dataschema")
 _RESERVED = frozenset({"id", "source", "specversion", "type", "time", "data", *_OPTIONAL})
 _INT32 = 1 << 31
 
+_FIELDS = {bool: "ce_boolean", int: "ce_integer", str: "ce_string", bytes: "ce_bytes"}
+"""Type of an attribute → the field of its message."""
+
 Attribute = bool | int | str | bytes | datetime
 """The types of an extension."""
 
@@ -218,7 +221,21 @@ class Event:
             data = message.text_data.encode()
         elif kind == "proto_data":
             data = message.proto_data.SerializeToString()
-        return _received(cls, message, data, _time(time), known, found)
+        # Without __post_init__: an event of another program is not checked again, and may be stranger than ours.
+        event = object.__new__(cls)
+        values = {
+            **dict.fromkeys(_OPTIONAL),
+            **known,
+            "type": message.type,
+            "data": data,
+            "id": message.id,
+            "source": message.source,
+            "time": _time(time),
+            "extensions": MappingProxyType(found),
+        }
+        for name, value in values.items():
+            object.__setattr__(event, name, value)
+        return event
 
 
 def _check_moment(moment: datetime, name: str) -> None:
@@ -239,44 +256,12 @@ def _check_moment(moment: datetime, name: str) -> None:
         ) from None
 
 
-def _received(
-    cls: type[Event],
-    message: ce.CloudEvent,
-    data: bytes | None,
-    time: datetime | None,
-    known: dict[str, str],
-    extensions: dict[str, Any],
-) -> Event:
-    # Without __post_init__: an event of another program is not checked again, and may be stranger than ours.
-    event = object.__new__(cls)
-    values: dict[str, Any] = {
-        "type": message.type,
-        "data": data,
-        "id": message.id,
-        "source": message.source,
-        "subject": None,
-        "time": time,
-        "datacontenttype": None,
-        "dataschema": None,
-        "extensions": MappingProxyType(extensions),
-        **known,
-    }
-    for name, value in values.items():
-        object.__setattr__(event, name, value)
-    return event
-
-
 def _set(attribute: Any, value: Attribute) -> None:
-    if isinstance(value, bool):
-        attribute.ce_boolean = value
-    elif isinstance(value, int):
-        attribute.ce_integer = value
-    elif isinstance(value, str):
-        attribute.ce_string = value
-    elif isinstance(value, bytes):
-        attribute.ce_bytes = value
-    else:
+    if isinstance(value, datetime):
         attribute.ce_timestamp.FromDatetime(value)
+    else:
+        # In Python a bool is an int, so it comes first.
+        setattr(attribute, next(name for kind, name in _FIELDS.items() if isinstance(value, kind)), value)
 
 
 def _get(attribute: Any) -> Any:
@@ -314,9 +299,6 @@ def as_event(given: Any, name: str = "event") -> Event:
     )
 
 
-_NAMED = ("subject", "datacontenttype", "dataschema")
-
-
 def to_structured(event: Event) -> dict[str, Any]:
     """The members of an event: ``data`` where it is a JSON value or a text, ``data_base64`` otherwise."""
     found: dict[str, Any] = {
@@ -324,7 +306,7 @@ def to_structured(event: Event) -> dict[str, Any]:
         "id": event.id,
         "source": event.source,
         "type": event.type,
-        **{name: value for name in _NAMED if (value := getattr(event, name)) is not None},
+        **{name: value for name in _OPTIONAL if (value := getattr(event, name)) is not None},
     }
     if event.time is not None:
         found["time"] = event.time.isoformat()
@@ -365,7 +347,7 @@ def from_structured(text: str | bytes | dict[str, Any], where: str) -> Event:
             raise ValueError(f"its specversion is not {SPEC_VERSION}")
         if "type" not in found:
             raise ValueError("it has no type")
-        values: dict[str, Any] = {name: found.pop(name) for name in ("id", "source", *_NAMED) if name in found}
+        values: dict[str, Any] = {name: found.pop(name) for name in ("id", "source", *_OPTIONAL) if name in found}
         if "time" in found:
             values["time"] = datetime.fromisoformat(found.pop("time"))
         data = found.pop("data", None)

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn
 
 import grpc
 
@@ -17,6 +17,7 @@ from wallaroo_spark.api import pipelines_pb2_grpc as rpc
 from wallaroo_spark.client.refusals import (
     DONE_ONCE,
     is_cancelled_itself,
+    lost,
     may_try_again,
     refusal,
     refused_by_a_living_gateway,
@@ -27,7 +28,6 @@ from wallaroo_spark.registry import Registry, application_registry
 from wallaroo_spark.transport import read_authority, read_pair
 
 log = one_line(logging.getLogger("wallaroo_spark.client"))
-T = TypeVar("T")
 
 WORD_SECONDS = 1.0
 """Seconds without a connection after which the log says so. A choice: a person waits that long without wondering."""
@@ -145,22 +145,24 @@ class Gateways:
     async def call(
         self,
         action: str,
-        request: Callable[[GatewayConnection, float], Awaitable[T]],
+        method: Callable[[GatewayConnection], Any],
+        request: Any,
         seconds: float | None,
         late: str = DONE_ONCE,
-    ) -> T:
+    ) -> Any:
         """Make a request, again and with other gateways, until it is answered; ``action`` names it in errors.
 
-        ``request`` gets the gateway and the seconds that are left of ``seconds`` (None: the setting ``timeout``).
-        Raises the error of :func:`refusal`, which takes ``late``, and :class:`TransportError` when the time or the
-        attempts are over.
+        ``method`` chooses the method of a gateway, ``seconds`` is the limit of all attempts (None: the setting
+        ``timeout``). Raises the error of :func:`refusal`, which takes ``late``, and :class:`TransportError` when the
+        time or the attempts are over.
         """
         deadline = time.monotonic() + (self._settings.timeout if seconds is None else seconds)
         attempts = Attempts(self._settings)
         while True:
             try:
                 async with self.using(action) as gateway:
-                    return await request(gateway, max(0.001, deadline - time.monotonic()))
+                    left = max(0.001, deadline - time.monotonic())
+                    return await method(gateway)(request, metadata=self.metadata, timeout=left)
             except grpc.aio.AioRpcError as error:
                 if not may_try_again(error):
                     raise refusal(error, action, late) from error
@@ -171,6 +173,27 @@ class Gateways:
             if delay is None or time.monotonic() + delay >= deadline:
                 raise failure
             log.debug("%s: trying again in %.1f s: %s", action, delay, failure)
+            await asyncio.sleep(delay)
+
+    async def keep(
+        self, name: str, again: str, use: Callable[[GatewayConnection, Attempts], Awaitable[None]]
+    ) -> NoReturn:
+        """Use a connection, and another one whenever it is lost, for ever; ``again`` says in the log what is done then.
+
+        ``use`` calls :meth:`Attempts.succeeded`. Raises the error of a request that is refused for good.
+        """
+        attempts = Attempts(self._settings, for_ever=True)
+        while True:
+            try:
+                async with self.using(name) as gateway:
+                    await use(gateway, attempts)
+                    failure = f"{gateway.address} has ended the connection"
+            except grpc.aio.AioRpcError as error:
+                failure = lost(error, name).message
+            except (TransportError, RegistryError) as error:
+                failure = error.message
+            delay = attempts.next_delay() or 0.0
+            log.warning("%s: %s again in %.1f s: %s", name, again, delay, failure)
             await asyncio.sleep(delay)
 
     async def close(self) -> None:

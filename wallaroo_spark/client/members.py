@@ -24,13 +24,11 @@ from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.client.arguments import events_of, milliseconds_of, partition_of_call, path_of
 from wallaroo_spark.client.events import Event, decode_value, encode_value
 from wallaroo_spark.client.gateways import Attempts, GatewayConnection, Gateways
-from wallaroo_spark.client.refusals import is_cancelled_itself, may_try_again, refusal, within_limit
-from wallaroo_spark.client.settings import ClientSettings
+from wallaroo_spark.client.refusals import is_cancelled_itself, refusal, within_limit
 from wallaroo_spark.errors import (
     ArgumentTypeError,
     LocalProtocolError,
     PipelineError,
-    RegistryError,
     TransportError,
     WallarooError,
     bounded_reason,
@@ -302,9 +300,20 @@ class DeliveryBase:
         await answer
         return ClientTransaction(self)
 
-    def transaction(self) -> TransactionBlock:
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[ClientTransaction]:
         """A transaction as a context manager: the end of the block acks the delivery, an error in it nacks it."""
-        return TransactionBlock(self)
+        transaction = await self.begin()
+        try:
+            yield transaction
+        except BaseException as error:
+            await self.__aexit__(type(error), error, error.__traceback__)
+            raise
+        if self._delivery.acked:
+            await self._release()
+        else:
+            # Raises when the delivery was withdrawn within the block: nothing of the transaction is written then.
+            transaction.written = await self._default_ack()
 
     async def _acked(self, **more: Any) -> tuple[WrittenEvents, ...]:
         message = pb.Ack(delivery=self._delivery.number, **more)
@@ -498,28 +507,6 @@ class ClientTransaction:
         await self._of._state_events(path_of(stream, "stream"), events_of(events), partition_of_call(partition))
 
 
-class TransactionBlock:
-    """The context manager of a transaction."""
-
-    def __init__(self, delivery: DeliveryBase) -> None:
-        self._delivery = delivery
-        self._transaction: ClientTransaction | None = None
-
-    async def __aenter__(self) -> ClientTransaction:
-        self._transaction = await self._delivery.begin()
-        return self._transaction
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._transaction is not None
-        if error is None and not self._delivery._delivery.acked:
-            # Raises when the delivery was withdrawn within the block: nothing of the transaction is written then.
-            self._transaction.written = await self._delivery._default_ack()
-        else:
-            await self._delivery.__aexit__(kind, error, trace)
-
-
 D = TypeVar("D", bound=DeliveryBase)
 
 
@@ -534,7 +521,6 @@ class Membership(Generic[D]):
     def __init__(
         self,
         gateways: Gateways,
-        settings: ClientSettings,
         name: str,
         open_call: Callable[[GatewayConnection], Any],
         message: type[Any],
@@ -542,7 +528,6 @@ class Membership(Generic[D]):
         make: Callable[[MembershipChannel, Any], D],
     ) -> None:
         self._gateways = gateways
-        self._attempts = Attempts(settings, for_ever=True)
         self._name = name
         self._open_call = open_call
         self._message = message
@@ -602,30 +587,18 @@ class Membership(Generic[D]):
 
     async def _run(self) -> None:
         try:
-            while True:
-                failure = await self._once()
-                self.joined.clear()
-                delay = self._attempts.next_delay() or 0.0
-                log.warning("%s: joining again in %.1f s: %s", self._name, delay, failure)
-                await asyncio.sleep(delay)
+            await self._gateways.keep(self._name, "joining", self._connection)
         except Exception as error:
             self._queue.put_nowait(error)
 
-    async def _once(self) -> str:
-        """One connection, until it is lost; the reason. Raises when joining again cannot help."""
-        try:
-            async with self._gateways.using(self._name) as gateway:
-                channel = MembershipChannel(self._open_call(gateway), self._message, self._name, self._has_joined)
-                async for message in channel.deliveries(self._join):
-                    self._queue.put_nowait(self._make(channel, message))
-                return f"{gateway.address} has ended the connection"
-        except grpc.aio.AioRpcError as error:
-            if not may_try_again(error) and error.code() is not grpc.StatusCode.CANCELLED:
-                raise refusal(error, self._name) from error
-            return refusal(error, self._name).message
-        except (TransportError, RegistryError) as error:
-            return error.message
+    async def _connection(self, gateway: GatewayConnection, attempts: Attempts) -> None:
+        def has_joined() -> None:
+            attempts.succeeded()
+            self.joined.set()
 
-    def _has_joined(self) -> None:
-        self._attempts.succeeded()
-        self.joined.set()
+        channel = MembershipChannel(self._open_call(gateway), self._message, self._name, has_joined)
+        try:
+            async for message in channel.deliveries(self._join):
+                self._queue.put_nowait(self._make(channel, message))
+        finally:
+            self.joined.clear()

@@ -83,6 +83,13 @@ def refusal(error: grpc.aio.AioRpcError, action: str, late: str = DONE_ONCE) -> 
     return kind(text, code=code or "gateway-refused", status=status.name)
 
 
+def lost(error: grpc.aio.AioRpcError, action: str, late: str = DONE_ONCE) -> WallarooError:
+    """The error of a connection that another one may replace. Raises that of a request that is refused for good."""
+    if not may_try_again(error) and error.code() is not grpc.StatusCode.CANCELLED:
+        raise refusal(error, action, late) from error
+    return refusal(error, action, late)
+
+
 def code_of(error: grpc.aio.AioRpcError) -> str:
     """The code that a gateway has sent; empty without one."""
     metadata: Any = error.trailing_metadata() or ()
@@ -155,8 +162,3 @@ def within_limit(message: T, action: str) -> T:
             code="message-too-large",
         )
     return message
-
-
-def description_of(reply: pb.DescribeReply) -> ApplicationDescription:
-    """The description of a reply."""
-    return ApplicationDescription(reply.version, reply.schema, tuple(reply.gateways))

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from typing import Any
 
 import grpc
@@ -20,7 +20,7 @@ from wallaroo_spark.api.limits import EVENT_BYTES
 from wallaroo_spark.client.bulk.window import BulkWindow, PublishedEvent, RefusedEvent
 from wallaroo_spark.client.events import as_event
 from wallaroo_spark.client.gateways import Attempts, Gateways
-from wallaroo_spark.client.refusals import WRITTEN_ONCE, may_try_again, refusal
+from wallaroo_spark.client.refusals import WRITTEN_ONCE, lost
 from wallaroo_spark.client.settings import ClientSettings
 from wallaroo_spark.errors import (
     ArgumentValueError,
@@ -215,9 +215,7 @@ class BulkPublishing:
                     text = f"{self._action}: the gateway has ended the connection"
                     return TransportError(text, code="gateway-unreachable")
         except grpc.aio.AioRpcError as error:
-            if not may_try_again(error) and error.code() is not grpc.StatusCode.CANCELLED:
-                raise refusal(error, self._action, WRITTEN_ONCE) from error
-            return refusal(error, self._action, WRITTEN_ONCE)
+            return lost(error, self._action, WRITTEN_ONCE)
         except TransportError as error:
             if error.code == "request-late":
                 raise
@@ -307,29 +305,43 @@ class BulkPublishing:
                 self._loop.call_soon_threadsafe(self._work.set)
 
 
-async def published_events(
-    begin: Callable[[], BulkPublishing], events: Iterable[Any] | AsyncIterable[Any], news: asyncio.Event
-) -> AsyncIterator[PublishedEvent]:
-    """Publish events, and yield each with its place. ``news`` is set by the bulk publish that ``begin`` makes."""
-    bulk = begin()
-    room = asyncio.Event()
-    tasks = [asyncio.create_task(bulk.run()), asyncio.create_task(_add_all(bulk, events, room))]
-    try:
-        while True:
-            news.clear()
-            ended = bulk.ended
-            while (found := bulk.take()) is not None:
+class PublishedEvents(AsyncIterator[PublishedEvent]):
+    """The published events, each with its place; ``begin`` makes the bulk publish, and gets its ``news``."""
+
+    def __init__(
+        self, begin: Callable[[Callable[[], None]], BulkPublishing], events: Iterable[Any] | AsyncIterable[Any]
+    ) -> None:
+        self.begin = begin
+        self.events = events
+        self._steps = self._iterate()
+
+    def __anext__(self) -> Awaitable[PublishedEvent]:
+        return self._steps.__anext__()
+
+    async def aclose(self) -> None:
+        """End it before its end."""
+        await self._steps.aclose()
+
+    async def _iterate(self) -> AsyncGenerator[PublishedEvent, None]:
+        news, room = asyncio.Event(), asyncio.Event()
+        bulk = self.begin(news.set)
+        tasks = [asyncio.create_task(bulk.run()), asyncio.create_task(_add_all(bulk, self.events, room))]
+        try:
+            while True:
+                news.clear()
+                ended = bulk.ended
+                while (found := bulk.take()) is not None:
+                    room.set()
+                    yield found
                 room.set()
-                yield found
-            room.set()
-            if ended:
-                break
-            await news.wait()
-        bulk.check()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+                if ended:
+                    break
+                await news.wait()
+            bulk.check()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _add_all(bulk: BulkPublishing, events: Iterable[Any] | AsyncIterable[Any], room: asyncio.Event) -> None:
