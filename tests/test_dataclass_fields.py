@@ -1,7 +1,7 @@
 """The docstring of a field of a dataclass or NamedTuple adds a unit or a meaning to its name and type.
 
-A number of type ``float`` always says its unit, unless its help text is a row of a table. A text that only repeats the
-names of the field, its class and its type is deleted.
+A number of type ``float`` always says its unit, unless it is a row of a table, which has its unit. A text that only
+repeats the names of the field, its class and its type is deleted, unless it is the help of such a row.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ def repetitions(source: str) -> Iterator[str]:
     """The docstrings that repeat the names of field, class and type, as ``Class.field: text``."""
     for node, field, text, _ in fields(source):
         names = f"{ast.unparse(field.target)} {node.name} {ast.unparse(field.annotation)}"
-        if text and words(text) <= words(re.sub(r"(?<=[a-z])(?=[A-Z])", " ", names)) | SMALL_WORDS:
+        value = ast.unparse(field.value) if field.value is not None else ""
+        is_help = value.startswith("setting(") or "metadata=row(" in value
+        if text and not is_help and words(text) <= words(re.sub(r"(?<=[a-z])(?=[A-Z])", " ", names)) | SMALL_WORDS:
             yield f"{node.name}.{ast.unparse(field.target)}: {text}"
 
 

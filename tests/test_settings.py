@@ -32,12 +32,18 @@ PAGE = ROOT / "docs" / "settings.md"
 class PumpSettings:
     """The settings of a pump."""
 
-    name: str = field(kw_only=False, metadata=row(Kind.TEXT, "Its name."))
-    litres: int = setting(3, Kind.COUNT, "Litres a minute.", minimum=1, maximum=9)
-    pause: float | None = setting(1.5, Kind.SECONDS, "Seconds between strokes; None: no pause.", minimum=0)
-    mode: str = setting("slow", Kind.TEXT, "How fast.", choices=("slow", "fast"))
-    password: str = setting("", Kind.TEXT, "Who may switch it on.", secret=True)
-    quiet: bool = setting(False, Kind.FLAG, "Whether it makes no noise.")
+    name: str = field(kw_only=False, metadata=row(Kind.TEXT))
+    """Its name."""
+    litres: int = setting(3, Kind.COUNT, minimum=1, maximum=9)
+    """Litres a minute."""
+    pause: float | None = setting(1.5, Kind.SECONDS, minimum=0)
+    """Seconds between strokes; None: no pause."""
+    mode: str = setting("slow", Kind.TEXT, choices=("slow", "fast"))
+    """How fast."""
+    password: str = setting("", Kind.TEXT, secret=True)
+    """Who may switch it on."""
+    quiet: bool = setting(False, Kind.FLAG)
+    """Whether it makes no noise."""
 
     def __post_init__(self) -> None:
         check_all(self)

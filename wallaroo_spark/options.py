@@ -32,242 +32,128 @@ class Options:
     :class:`ConfigurationError` for a value outside the limits of its row. Source: ``docs/options.md``.
     """
 
-    receiver: str = setting("", Kind.TEXT, "Name of the receiver; the receiver's keys in the registry contain it.")
-    registry: str = setting(
-        "embedded",
-        Kind.TEXT,
-        "Redis URL (redis:// or rediss://, redis+cluster:// or rediss+cluster:// for a Redis Cluster), or 'embedded' "
-        "to start a Redis for this machine alone.",
-        secret=True,
-    )
-    workers: int = setting(2, Kind.COUNT, "Number of slots; each takes one task slot of the cluster.", minimum=1)
-    host: str = setting(
-        "", Kind.TEXT, "Address that the workers bind. Empty: loopback in local mode, every interface on a cluster."
-    )
-    port: int = setting(
-        0, Kind.COUNT, "Slot p listens on port + p; 0 lets the system choose.", minimum=0, maximum=65_535
-    )
-    advertise: str = setting(
-        "",
-        Kind.TEXT,
-        "Host name or address at which connectors reach the workers, with or without a port; {slot} and {port} are "
-        "replaced: worker-{slot}.example.com:{port}. Empty: the worker finds its own address.",
-    )
-    inner_host: str = setting(
-        "",
-        Kind.TEXT,
-        "Address that the workers bind for their inner port, which the driver and reading tasks call. Empty: the value "
-        "of host.",
-    )
-    inner_port: int = setting(
-        0,
-        Kind.COUNT,
-        "The inner port of slot p is innerPort + p; 0 lets the system choose.",
-        minimum=0,
-        maximum=65_535,
-    )
-    inner_advertise: str = setting(
-        "",
-        Kind.TEXT,
-        "Address at which the driver and reading tasks reach the inner port, written like advertise. Empty: the worker "
-        "finds its own address; with TLS and advertise it is the host of advertise, because the certificate names that "
-        "host.",
-    )
-    cookie: str = setting("", Kind.TEXT, "Shared cookie; a connector's HELLO must contain the same.", secret=True)
-    version: str = setting("0.0.1", Kind.TEXT, "Protocol version; HELLO must contain exactly this text.")
-    programs: tuple[str, ...] = setting(
-        (), Kind.NAMES, "Program names that HELLO may contain; a connector with another name is refused. Empty: any."
-    )
-    max_frame_bytes: int = setting(
-        4 << 20, Kind.BYTES, "Longest frame accepted, tag and body together.", minimum=1 << 10
-    )
-    max_sessions: int = setting(
-        16_384,
-        Kind.COUNT,
-        "Most sessions that a worker serves at the same time. Each takes an open file of the worker's process, which "
-        "raises its own limit as far as the host's hard limit allows.",
-        minimum=1,
-    )
-    handshake_timeout: float = setting(
-        10.0,
-        Kind.SECONDS,
-        "Time within which a peer must send its whole HELLO and, while the worker's memory is full, the rest of a "
-        "frame that it has begun.",
-        minimum=0.01,
-    )
-    memory_budget: int = setting(
-        256 << 20,
-        Kind.BYTES,
-        "Memory in which a worker may buffer uncommitted messages, including unfinished frames.",
-        minimum=1 << 20,
-    )
-    credits: str = setting(
-        "adaptive",
-        Kind.TEXT,
-        "How many messages connectors may send ahead: as many as the next batch needs, estimated from the query's rate "
-        "and batch lengths (adaptive), or as many as fit into memoryBudget (fixed).",
-        choices=("adaptive", "fixed"),
-    )
-    replay_timeout: float = setting(
-        120.0, Kind.SECONDS, "How long a read waits for connectors to send a planned range again.", minimum=0
-    )
-    message_ids: str = setting(
-        "increasing",
-        Kind.TEXT,
-        "Draft revisions: whether the message ids of a stream must increase until its next NOTIFY (increasing; a "
-        "violation is answered by ERROR), or are only compared for equality (opaque).",
-        choices=("increasing", "opaque"),
-    )
-    event_time_unit: str = setting(
-        "ns", Kind.TEXT, "Unit of the event times that connectors send.", choices=("ns", "us", "ms", "s")
-    )
-    include_boundaries: bool = setting(False, Kind.FLAG, "Deliver BOUNDARY messages as rows with a null value.")
-    tls_certificate: str = setting(
-        "",
-        Kind.TEXT,
-        "PEM file with the certificate chain that workers present to connectors and on their inner port. It must name "
-        "the hosts at which a worker is reached: those of advertise and innerAdvertise, or else the address that the "
-        "worker finds for itself.",
-    )
-    tls_key: str = setting("", Kind.TEXT, "PEM file with the key of tls.certificate.")
-    tls_ca: str = setting(
-        "",
-        Kind.TEXT,
-        "PEM file of the authority that signs the connectors' certificates. When it is given, every connector must "
-        "present a certificate.",
-    )
-    tls_workers_ca: str = setting(
-        "",
-        Kind.TEXT,
-        "PEM file of the authority that signed tls.certificate, with which the driver and reading tasks verify the "
-        "workers' inner port. Empty: tls.ca; when that is empty too, the authorities that the system trusts.",
-    )
-    tls_bind_instances: bool = setting(
-        False, Kind.FLAG, "A connector's instance must be one of the names in its certificate; needs tls.ca."
-    )
-    idle_timeout: float = setting(
-        0.0,
-        Kind.SECONDS,
-        "A session that has sent nothing for this long and waits for no ACK is ended; the connector may connect again. "
-        "0: never.",
-        minimum=0,
-    )
-    v3_leave: str = setting(
-        "close",
-        Kind.TEXT,
-        "How a worker makes a v3 connector connect again: it closes the connection (close), after which existing "
-        "connectors reconnect, or it sends RESTART (restart), on which Wallaroo's own SDK hangs.",
-        choices=("close", "restart"),
-    )
-    lease_seconds: float = setting(
-        10.0, Kind.SECONDS, "How long a slot's lease lasts without being renewed.", minimum=0.5
-    )
-    instances: tuple[str, ...] = setting(
-        (), Kind.NAMES, "AvailableNow: connector instances that the run waits for even if they are not connected."
-    )
-    quiet_seconds: float = setting(
-        2.0,
-        Kind.SECONDS,
-        "AvailableNow: a connector that has sent nothing for this long counts as having nothing more to send.",
-        minimum=0,
-    )
-    available_now_timeout: float = setting(
-        60.0, Kind.SECONDS, "AvailableNow: longest wait until every connector has nothing more to send.", minimum=0
-    )
-    stream_retention: float = setting(
-        0.0,
-        Kind.SECONDS,
-        "How long a stream is remembered after its end is committed. A connector that opens the stream again later "
-        "begins it as a new stream; docs/protocol.md says what that means. Needs messageIds=increasing. 0: for good.",
-        minimum=0,
-    )
-    starting_offsets: dict[str, dict[str, int]] | None = setting(
-        None,
-        Kind.JSON,
-        "References from which a query without a checkpoint starts, by instance and stream id: "
-        '{"shop-1": {"7": 1200}}.',
-    )
-    max_offsets_per_trigger: int | None = setting(
-        None, Kind.COUNT, "Most messages in a batch, divided among the streams.", minimum=1
-    )
-    min_offsets_per_trigger: int | None = setting(
-        None, Kind.COUNT, "Fewest messages for which a batch is planned; see maxTriggerDelay.", minimum=1
-    )
-    max_trigger_delay: float = setting(
-        900.0, Kind.SECONDS, "Longest wait for minOffsetsPerTrigger messages.", minimum=0
-    )
-    max_bytes_per_trigger: int | None = setting(
-        None,
-        Kind.BYTES,
-        "Most payload bytes in a batch; the first message of a stream is planned even if it is larger.",
-        minimum=1,
-    )
-    fail_on_data_loss: bool = setting(
-        True,
-        Kind.FLAG,
-        "Fail the query when connectors cannot send a planned range again; false logs the lost range and continues.",
-    )
-    fsync: bool = setting(
-        False,
-        Kind.FLAG,
-        "Whether a message is acknowledged only when its batch is on the disk, also what Spark writes: with it a "
-        "machine that loses power forgets nothing that was acknowledged. For checkpoints on a local disk; others are "
-        "durable without it, see docs/reliability.md.",
-    )
-    token: str = setting(
-        "",
-        Kind.TEXT,
-        "Secret of the workers' inner ports, known only to the driver and Spark's tasks: a program that knows it can "
-        "make workers acknowledge messages. Empty: the receiver makes one.",
-        secret=True,
-    )
-    log_level: str = setting(
-        "auto",
-        Kind.TEXT,
-        "Least level of the lines that workers and reading tasks write to their executor's standard error. auto: "
-        "warning in local mode, where that is the terminal or notebook of the driver's program, and info on a cluster, "
-        "where Spark keeps it in a file. The log of the driver is that of the program that it runs in.",
-        choices=("auto", "debug", "info", "warning", "error"),
-    )
-    log_format: str = setting(
-        "text",
-        Kind.TEXT,
-        "Format of these lines: text, or json for one JSON object in each line.",
-        choices=("text", "json"),
-    )
-    metrics_instances: int = setting(
-        0,
-        Kind.COUNT,
-        "Number of connector instances that have metrics of their own: those that wait longest. Each instance that "
-        "ever waits becomes a series in Prometheus.",
-        minimum=0,
-    )
-    trace_sample: int = setting(
-        0,
-        Kind.COUNT,
-        "Each worker traces one of this number of messages, from its arrival to its acknowledgement. The driver makes "
-        "the spans with OpenTelemetry, and needs the extra otel. 0: none.",
-        minimum=0,
-    )
-    status_page: str = setting(
-        "127.0.0.1:4140",
-        Kind.TEXT,
-        "Address host:port at which the driver serves the status page; when the port is taken, the next free one of 16 "
-        "is used. Port 0 lets the system choose; off: no page.",
-    )
-    report: str = setting(
-        "",
-        Kind.TEXT,
-        "File of the driver to which a report of the run is written when the receiver stops: one HTML page with rates, "
-        "latencies, deaths and options. Empty: none.",
-    )
-    status_page_token: str = setting(
-        "",
-        Kind.TEXT,
-        "Token that the status page asks for, at least 16 characters. It is needed unless statusPage is a loopback "
-        "address.",
-        secret=True,
-    )
+    receiver: str = setting("", Kind.TEXT)
+    """Name of the receiver; the receiver's keys in the registry contain it."""
+    registry: str = setting("embedded", Kind.TEXT, secret=True)
+    """Redis URL (redis:// or rediss://, redis+cluster:// or rediss+cluster:// for a Redis Cluster), or 'embedded'
+    to start a Redis for this machine alone."""
+    workers: int = setting(2, Kind.COUNT, minimum=1)
+    """Number of slots; each takes one task slot of the cluster."""
+    host: str = setting("", Kind.TEXT)
+    """Address that the workers bind. Empty: loopback in local mode, every interface on a cluster."""
+    port: int = setting(0, Kind.COUNT, minimum=0, maximum=65_535)
+    """Slot p listens on port + p; 0 lets the system choose."""
+    advertise: str = setting("", Kind.TEXT)
+    """Host name or address at which connectors reach the workers, with or without a port; {slot} and {port} are
+    replaced: worker-{slot}.example.com:{port}. Empty: the worker finds its own address."""
+    inner_host: str = setting("", Kind.TEXT)
+    """Address that the workers bind for their inner port, which the driver and reading tasks call. Empty: the value
+    of host."""
+    inner_port: int = setting(0, Kind.COUNT, minimum=0, maximum=65_535)
+    """The inner port of slot p is innerPort + p; 0 lets the system choose."""
+    inner_advertise: str = setting("", Kind.TEXT)
+    """Address at which the driver and reading tasks reach the inner port, written like advertise. Empty: the worker
+    finds its own address; with TLS and advertise it is the host of advertise, because the certificate names that
+    host."""
+    cookie: str = setting("", Kind.TEXT, secret=True)
+    """Shared cookie; a connector's HELLO must contain the same."""
+    version: str = setting("0.0.1", Kind.TEXT)
+    """Protocol version; HELLO must contain exactly this text."""
+    programs: tuple[str, ...] = setting((), Kind.NAMES)
+    """Program names that HELLO may contain; a connector with another name is refused. Empty: any."""
+    max_frame_bytes: int = setting(4 << 20, Kind.BYTES, minimum=1 << 10)
+    """Longest frame accepted, tag and body together."""
+    max_sessions: int = setting(16_384, Kind.COUNT, minimum=1)
+    """Most sessions that a worker serves at the same time. Each takes an open file of the worker's process, which
+    raises its own limit as far as the host's hard limit allows."""
+    handshake_timeout: float = setting(10.0, Kind.SECONDS, minimum=0.01)
+    """Time within which a peer must send its whole HELLO and, while the worker's memory is full, the rest of a
+    frame that it has begun."""
+    memory_budget: int = setting(256 << 20, Kind.BYTES, minimum=1 << 20)
+    """Memory in which a worker may buffer uncommitted messages, including unfinished frames."""
+    credits: str = setting("adaptive", Kind.TEXT, choices=("adaptive", "fixed"))
+    """How many messages connectors may send ahead: as many as the next batch needs, estimated from the query's rate
+    and batch lengths (adaptive), or as many as fit into memoryBudget (fixed)."""
+    replay_timeout: float = setting(120.0, Kind.SECONDS, minimum=0)
+    """How long a read waits for connectors to send a planned range again."""
+    message_ids: str = setting("increasing", Kind.TEXT, choices=("increasing", "opaque"))
+    """Draft revisions: whether the message ids of a stream must increase until its next NOTIFY (increasing; a
+    violation is answered by ERROR), or are only compared for equality (opaque)."""
+    event_time_unit: str = setting("ns", Kind.TEXT, choices=("ns", "us", "ms", "s"))
+    """Unit of the event times that connectors send."""
+    include_boundaries: bool = setting(False, Kind.FLAG)
+    """Deliver BOUNDARY messages as rows with a null value."""
+    tls_certificate: str = setting("", Kind.TEXT)
+    """PEM file with the certificate chain that workers present to connectors and on their inner port. It must name
+    the hosts at which a worker is reached: those of advertise and innerAdvertise, or else the address that the
+    worker finds for itself."""
+    tls_key: str = setting("", Kind.TEXT)
+    """PEM file with the key of tls.certificate."""
+    tls_ca: str = setting("", Kind.TEXT)
+    """PEM file of the authority that signs the connectors' certificates. When it is given, every connector must
+    present a certificate."""
+    tls_workers_ca: str = setting("", Kind.TEXT)
+    """PEM file of the authority that signed tls.certificate, with which the driver and reading tasks verify the
+    workers' inner port. Empty: tls.ca; when that is empty too, the authorities that the system trusts."""
+    tls_bind_instances: bool = setting(False, Kind.FLAG)
+    """A connector's instance must be one of the names in its certificate; needs tls.ca."""
+    idle_timeout: float = setting(0.0, Kind.SECONDS, minimum=0)
+    """A session that has sent nothing for this long and waits for no ACK is ended; the connector may connect again.
+    0: never."""
+    v3_leave: str = setting("close", Kind.TEXT, choices=("close", "restart"))
+    """How a worker makes a v3 connector connect again: it closes the connection (close), after which existing
+    connectors reconnect, or it sends RESTART (restart), on which Wallaroo's own SDK hangs."""
+    lease_seconds: float = setting(10.0, Kind.SECONDS, minimum=0.5)
+    """How long a slot's lease lasts without being renewed."""
+    instances: tuple[str, ...] = setting((), Kind.NAMES)
+    """AvailableNow: connector instances that the run waits for even if they are not connected."""
+    quiet_seconds: float = setting(2.0, Kind.SECONDS, minimum=0)
+    """AvailableNow: a connector that has sent nothing for this long counts as having nothing more to send."""
+    available_now_timeout: float = setting(60.0, Kind.SECONDS, minimum=0)
+    """AvailableNow: longest wait until every connector has nothing more to send."""
+    stream_retention: float = setting(0.0, Kind.SECONDS, minimum=0)
+    """How long a stream is remembered after its end is committed. A connector that opens the stream again later
+    begins it as a new stream; docs/protocol.md says what that means. Needs messageIds=increasing. 0: for good."""
+    starting_offsets: dict[str, dict[str, int]] | None = setting(None, Kind.JSON)
+    """References from which a query without a checkpoint starts, by instance and stream id: {"shop-1": {"7": 1200}}."""
+    max_offsets_per_trigger: int | None = setting(None, Kind.COUNT, minimum=1)
+    """Most messages in a batch, divided among the streams."""
+    min_offsets_per_trigger: int | None = setting(None, Kind.COUNT, minimum=1)
+    """Fewest messages for which a batch is planned; see maxTriggerDelay."""
+    max_trigger_delay: float = setting(900.0, Kind.SECONDS, minimum=0)
+    """Longest wait for minOffsetsPerTrigger messages."""
+    max_bytes_per_trigger: int | None = setting(None, Kind.BYTES, minimum=1)
+    """Most payload bytes in a batch; the first message of a stream is planned even if it is larger."""
+    fail_on_data_loss: bool = setting(True, Kind.FLAG)
+    """Fail the query when connectors cannot send a planned range again; false logs the lost range and continues."""
+    fsync: bool = setting(False, Kind.FLAG)
+    """Whether a message is acknowledged only when its batch is on the disk, also what Spark writes: with it a
+    machine that loses power forgets nothing that was acknowledged. For checkpoints on a local disk; others are
+    durable without it, see docs/reliability.md."""
+    token: str = setting("", Kind.TEXT, secret=True)
+    """Secret of the workers' inner ports, known only to the driver and Spark's tasks: a program that knows it can
+    make workers acknowledge messages. Empty: the receiver makes one."""
+    log_level: str = setting("auto", Kind.TEXT, choices=("auto", "debug", "info", "warning", "error"))
+    """Least level of the lines that workers and reading tasks write to their executor's standard error. auto:
+    warning in local mode, where that is the terminal or notebook of the driver's program, and info on a cluster,
+    where Spark keeps it in a file. The log of the driver is that of the program that it runs in."""
+    log_format: str = setting("text", Kind.TEXT, choices=("text", "json"))
+    """Format of these lines: text, or json for one JSON object in each line."""
+    metrics_instances: int = setting(0, Kind.COUNT, minimum=0)
+    """Number of connector instances that have metrics of their own: those that wait longest. Each instance that
+    ever waits becomes a series in Prometheus."""
+    trace_sample: int = setting(0, Kind.COUNT, minimum=0)
+    """Each worker traces one of this number of messages, from its arrival to its acknowledgement. The driver makes
+    the spans with OpenTelemetry, and needs the extra otel. 0: none."""
+    status_page: str = setting("127.0.0.1:4140", Kind.TEXT)
+    """Address host:port at which the driver serves the status page; when the port is taken, the next free one of 16
+    is used. Port 0 lets the system choose; off: no page."""
+    report: str = setting("", Kind.TEXT)
+    """File of the driver to which a report of the run is written when the receiver stops: one HTML page with rates,
+    latencies, deaths and options. Empty: none."""
+    status_page_token: str = setting("", Kind.TEXT, secret=True)
+    """Token that the status page asks for, at least 16 characters. It is needed unless statusPage is a loopback
+    address."""
 
     def __post_init__(self) -> None:
         for row in table():

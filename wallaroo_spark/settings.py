@@ -1,17 +1,22 @@
 """Tables of settings: one row for each setting, with its name, default, type, limits and help.
 
-A table is a frozen dataclass with keyword-only fields. :func:`setting` makes a row with a default. A row without a
-default is ``field(metadata=row(…))``, or ``field(kw_only=False, metadata=row(…))`` if callers may pass it by position.
-No setting is listed anywhere else: :func:`takes_settings` gives a constructor its parameters, their types and its
-docstring; :func:`check` refuses values outside the limits; pages and command lines are made from :func:`rows`.
+A table is a frozen dataclass with keyword-only fields. :func:`setting` makes a row with a default, and the docstring
+behind the field is its help. A row without a default is ``field(metadata=row(…))``, or
+``field(kw_only=False, metadata=row(…))`` if callers may pass it by position. No setting is listed anywhere else:
+:func:`takes_settings` gives a constructor its parameters, their types and its docstring; :func:`check` refuses values
+outside the limits; pages and command lines are made from :func:`rows`.
 """
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import functools
 import inspect
+import itertools
 import re
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from decimal import Decimal
@@ -112,14 +117,17 @@ class Row:
 
 def row(
     kind: Kind,
-    help: str,
+    help: str = "",
     *,
     choices: tuple[str, ...] = (),
     secret: bool = False,
     minimum: float | None = None,
     maximum: float | None = None,
 ) -> dict[str, Any]:
-    """Return the metadata that makes a dataclass field a row of a table; the arguments are fields of :class:`Row`."""
+    """Return the metadata that makes a dataclass field a row of a table; the arguments are fields of :class:`Row`.
+
+    ``help`` is for texts that are computed; otherwise it is the docstring behind the field.
+    """
     return {
         "kind": kind,
         "help": help,
@@ -130,7 +138,7 @@ def row(
     }
 
 
-def setting(default: Any, kind: Kind, help: str, **limits: Any) -> Any:
+def setting(default: Any, kind: Kind, help: str = "", **limits: Any) -> Any:
     """Return a dataclass field that is a row with a default; ``limits`` are the keyword arguments of :func:`row`."""
     return field(default=default, metadata=row(kind, help, **limits), repr=not limits.get("secret"))
 
@@ -138,7 +146,32 @@ def setting(default: Any, kind: Kind, help: str, **limits: Any) -> Any:
 def rows(table: Any) -> Iterator[Row]:
     """Iterate over the rows of a table (the class or a value of it), in the order of its fields."""
     for entry in dataclasses.fields(table):
-        yield Row(entry.name, entry.name, default=entry.default, annotation=str(entry.type), **entry.metadata)
+        given = {**entry.metadata, "help": entry.metadata["help"] or docstring_of(table, entry.name)}
+        yield Row(entry.name, entry.name, default=entry.default, annotation=str(entry.type), **given)
+
+
+def docstring_of(record: Any, name: str) -> str:
+    """The docstring behind a field of a class or of its bases, as one line; empty without one."""
+    classes = (record if isinstance(record, type) else type(record)).__mro__
+    found = (_docstrings(one.__module__).get((one.__name__, name)) for one in classes)
+    return next(filter(None, found), "")
+
+
+@functools.cache
+def _docstrings(module: str) -> Mapping[tuple[str, str], str]:
+    """The docstrings behind the fields of the classes of a module, each as one line, by class and field."""
+    try:
+        statements = ast.parse(inspect.getsource(sys.modules[module])).body
+    except (OSError, TypeError):
+        # A program may be shipped without its source, and needs no help texts.
+        return {}
+    return {
+        (one.name, ast.unparse(field.target)): " ".join(str(text.value.value).split())
+        for one in statements
+        if isinstance(one, ast.ClassDef)
+        for field, text in itertools.pairwise(one.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+    }
 
 
 def check(row: Row, value: Any, label: str) -> None:

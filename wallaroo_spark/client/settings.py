@@ -20,43 +20,34 @@ class ClientSettings:
     Raises :class:`ConfigurationError` for settings that cannot work.
     """
 
-    address: str | Sequence[str] = field(
-        default="",
-        kw_only=False,
-        metadata=row(
-            Kind.NAMES, "Addresses of one or more gateways, host:port, separated by commas or as a list; any will do."
-        ),
-    )
-    registry: str | None = setting(
-        None,
-        Kind.TEXT,
-        "Redis URL where the gateways' addresses are looked up; also env:NAME or file:PATH. Give this with "
-        "application, or address.",
-        secret=True,
-    )
-    application: str = setting("", Kind.TEXT, "Name of the application, with registry.")
-    token: str = setting("", Kind.TEXT, "Token of each request; also env:NAME or file:PATH.", secret=True)
-    source: str = setting(
-        "urn:wallaroo-spark:client",
-        Kind.TEXT,
-        "The source of events that have none. Events are known by source and id, so programs that give ids of their "
-        "own have sources of their own.",
-    )
-    tls: bool = setting(False, Kind.FLAG, "Use TLS, with the authorities that gRPC trusts.")
-    ca: str = setting("", Kind.TEXT, "PEM file of the authority of the gateways' certificates; turns TLS on.")
-    certificate: str = setting("", Kind.TEXT, "PEM file of the certificate to present; turns TLS on.")
-    key: str = setting("", Kind.TEXT, "PEM file with the key of the certificate.")
-    connect_timeout: float = setting(10.0, Kind.SECONDS, "Longest time to connect to one gateway.", minimum=0.001)
-    timeout: float = setting(
-        60.0,
-        Kind.SECONDS,
-        "Longest wait for the answer to a request, with all attempts. An answer waits for the commit of a batch.",
-        minimum=0.001,
-    )
-    finish_timeout: float = setting(
-        30.0, Kind.SECONDS, "Longest wait at the end for functions of stages that still run.", minimum=0
-    )
-    retry: Backoff | None = setting(None, Kind.OBJECT, "Delays between attempts; None: Backoff().")
+    address: str | Sequence[str] = field(default="", kw_only=False, metadata=row(Kind.NAMES))
+    """Addresses of one or more gateways, host:port, separated by commas or as a list; any will do."""
+    registry: str | None = setting(None, Kind.TEXT, secret=True)
+    """Redis URL where the gateways' addresses are looked up; also env:NAME or file:PATH. Give this with
+    application, or address."""
+    application: str = setting("", Kind.TEXT)
+    """Name of the application, with registry."""
+    token: str = setting("", Kind.TEXT, secret=True)
+    """Token of each request; also env:NAME or file:PATH."""
+    source: str = setting("urn:wallaroo-spark:client", Kind.TEXT)
+    """The source of events that have none. Events are known by source and id, so programs that give ids of their
+    own have sources of their own."""
+    tls: bool = setting(False, Kind.FLAG)
+    """Use TLS, with the authorities that gRPC trusts."""
+    ca: str = setting("", Kind.TEXT)
+    """PEM file of the authority of the gateways' certificates; turns TLS on."""
+    certificate: str = setting("", Kind.TEXT)
+    """PEM file of the certificate to present; turns TLS on."""
+    key: str = setting("", Kind.TEXT)
+    """PEM file with the key of the certificate."""
+    connect_timeout: float = setting(10.0, Kind.SECONDS, minimum=0.001)
+    """Longest time to connect to one gateway."""
+    timeout: float = setting(60.0, Kind.SECONDS, minimum=0.001)
+    """Longest wait for the answer to a request, with all attempts. An answer waits for the commit of a batch."""
+    finish_timeout: float = setting(30.0, Kind.SECONDS, minimum=0)
+    """Longest wait at the end for functions of stages that still run."""
+    retry: Backoff | None = setting(None, Kind.OBJECT)
+    """Delays between attempts; None: Backoff()."""
 
     def __post_init__(self) -> None:
         check_all(self)

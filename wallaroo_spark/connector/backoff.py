@@ -12,23 +12,19 @@ from wallaroo_spark.settings import Kind, check_all, setting
 class Backoff:
     """Exponential back-off with a limit."""
 
-    initial: float = setting(0.2, Kind.SECONDS, "Delay after the first failure.", minimum=0)
-    multiplier: float = setting(2.0, Kind.NUMBER, "Factor from one delay to the next.", minimum=1)
-    maximum: float = setting(10.0, Kind.SECONDS, "Longest delay; at least initial.", minimum=0)
-    jitter: float = setting(
-        0.5,
-        Kind.NUMBER,
-        "Part of a delay that is random (0.5: half to all of it), so that connectors that have lost the same worker do "
-        "not come back at the same moment.",
-        minimum=0,
-        maximum=1,
-    )
-    attempts: int | None = setting(
-        None, Kind.COUNT, "Failures in a row after which to give up; None: any number.", minimum=1
-    )
-    give_up_after: float = setting(
-        300.0, Kind.SECONDS, "Seconds without a session after which to give up.", minimum=0.001
-    )
+    initial: float = setting(0.2, Kind.SECONDS, minimum=0)
+    """Delay after the first failure."""
+    multiplier: float = setting(2.0, Kind.NUMBER, minimum=1)
+    """Factor from one delay to the next."""
+    maximum: float = setting(10.0, Kind.SECONDS, minimum=0)
+    """Longest delay; at least initial."""
+    jitter: float = setting(0.5, Kind.NUMBER, minimum=0, maximum=1)
+    """Part of a delay that is random (0.5: half to all of it), so that connectors that have lost the same worker do
+    not come back at the same moment."""
+    attempts: int | None = setting(None, Kind.COUNT, minimum=1)
+    """Failures in a row after which to give up; None: any number."""
+    give_up_after: float = setting(300.0, Kind.SECONDS, minimum=0.001)
+    """Seconds without a session after which to give up."""
 
     def __post_init__(self) -> None:
         check_all(self, "retry.")

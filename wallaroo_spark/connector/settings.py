@@ -29,70 +29,46 @@ class ConnectorSettings:
     Raises :class:`ConfigurationError` for settings that cannot work.
     """
 
-    program: str = field(
-        kw_only=False,
-        metadata=row(
-            Kind.TEXT,
-            "Name of the receiver, if registry is given; otherwise any name, unless the receiver's option programs "
-            "lists the names that it accepts.",
-        ),
-    )
-    instance: str = field(
-        metadata=row(
-            Kind.TEXT,
-            "Name under which the receiver knows this connector's streams. Keep it the same from run to run, and use "
-            "it in one program at a time.",
-        )
-    )
-    workers: str | Sequence[str] = setting(
-        "", Kind.NAMES, "Addresses of one or more workers, host:port, separated by commas or as a list."
-    )
-    registry: str | None = setting(
-        None,
-        Kind.TEXT,
-        "Redis URL where the workers' addresses are looked up whenever a session is needed; also env:NAME or "
-        "file:PATH. Give this or workers.",
-        secret=True,
-    )
-    cookie: str = setting("", Kind.TEXT, "The receiver's cookie; also env:NAME or file:PATH.", secret=True)
-    version: str = setting("0.0.1", Kind.TEXT, "Protocol version; the same as the receiver's option version.")
-    revision: str = setting("draft-be", Kind.TEXT, "Revision of the protocol.", choices=tuple(REVISIONS))
-    tls: ssl.SSLContext | None = setting(None, Kind.OBJECT, "TLS context, in place of ca, certificate and key.")
-    ca: str = setting("", Kind.TEXT, "PEM file of the authority of the workers' certificates; turns TLS on.")
-    certificate: str = setting("", Kind.TEXT, "PEM file of the certificate to present; turns TLS on.")
-    key: str = setting("", Kind.TEXT, "PEM file with the key of the certificate.")
-    max_unacknowledged: int = setting(
-        64 << 20,
-        Kind.BYTES,
-        "Bytes of unacknowledged messages that are kept for resending; sending waits while there are more.",
-        minimum=1,
-    )
-    max_frame_bytes: int = setting(
-        4 << 20, Kind.BYTES, "Longest frame that is sent or accepted, tag and body together.", minimum=1
-    )
-    connect_timeout: float = setting(10.0, Kind.SECONDS, "Longest time to connect to one address.", minimum=0.001)
-    handshake_timeout: float = setting(
-        60.0,
-        Kind.SECONDS,
-        "Longest wait for the answer to HELLO. A worker may not answer until its query has started.",
-        minimum=0.001,
-    )
-    retry: Backoff | None = setting(
-        None, Kind.OBJECT, "Delays between attempts to get a session, and when to give up; None: Backoff()."
-    )
-    message_ids: str = setting(
-        "increasing",
-        Kind.TEXT,
-        "Whether message ids increase within a stream, or are only compared for equality. The receiver has the same "
-        "setting; opaque ids need one of the drafts.",
-        choices=("increasing", "opaque"),
-    )
-    drain_timeout: float | None = setting(
-        60.0,
-        Kind.SECONDS,
-        "Longest wait at the end of a with block until everything is acknowledged; None: no limit.",
-        minimum=0,
-    )
+    program: str = field(kw_only=False, metadata=row(Kind.TEXT))
+    """Name of the receiver, if registry is given; otherwise any name, unless the receiver's option programs lists
+    the names that it accepts."""
+    instance: str = field(metadata=row(Kind.TEXT))
+    """Name under which the receiver knows this connector's streams. Keep it the same from run to run, and use it in
+    one program at a time."""
+    workers: str | Sequence[str] = setting("", Kind.NAMES)
+    """Addresses of one or more workers, host:port, separated by commas or as a list."""
+    registry: str | None = setting(None, Kind.TEXT, secret=True)
+    """Redis URL where the workers' addresses are looked up whenever a session is needed; also env:NAME or
+    file:PATH. Give this or workers."""
+    cookie: str = setting("", Kind.TEXT, secret=True)
+    """The receiver's cookie; also env:NAME or file:PATH."""
+    version: str = setting("0.0.1", Kind.TEXT)
+    """Protocol version; the same as the receiver's option version."""
+    revision: str = setting("draft-be", Kind.TEXT, choices=tuple(REVISIONS))
+    """Revision of the protocol."""
+    tls: ssl.SSLContext | None = setting(None, Kind.OBJECT)
+    """TLS context, in place of ca, certificate and key."""
+    ca: str = setting("", Kind.TEXT)
+    """PEM file of the authority of the workers' certificates; turns TLS on."""
+    certificate: str = setting("", Kind.TEXT)
+    """PEM file of the certificate to present; turns TLS on."""
+    key: str = setting("", Kind.TEXT)
+    """PEM file with the key of the certificate."""
+    max_unacknowledged: int = setting(64 << 20, Kind.BYTES, minimum=1)
+    """Bytes of unacknowledged messages that are kept for resending; sending waits while there are more."""
+    max_frame_bytes: int = setting(4 << 20, Kind.BYTES, minimum=1)
+    """Longest frame that is sent or accepted, tag and body together."""
+    connect_timeout: float = setting(10.0, Kind.SECONDS, minimum=0.001)
+    """Longest time to connect to one address."""
+    handshake_timeout: float = setting(60.0, Kind.SECONDS, minimum=0.001)
+    """Longest wait for the answer to HELLO. A worker may not answer until its query has started."""
+    retry: Backoff | None = setting(None, Kind.OBJECT)
+    """Delays between attempts to get a session, and when to give up; None: Backoff()."""
+    message_ids: str = setting("increasing", Kind.TEXT, choices=("increasing", "opaque"))
+    """Whether message ids increase within a stream, or are only compared for equality. The receiver has the same
+    setting; opaque ids need one of the drafts."""
+    drain_timeout: float | None = setting(60.0, Kind.SECONDS, minimum=0)
+    """Longest wait at the end of a with block until everything is acknowledged; None: no limit."""
 
     def __post_init__(self) -> None:
         check_all(self)

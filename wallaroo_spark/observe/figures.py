@@ -7,17 +7,13 @@ field of a record. A new figure is one field and its source.
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import functools
-import inspect
-import itertools
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from wallaroo_spark.settings import docstring_of
 from wallaroo_spark.texts import count, duration, size
 
 
@@ -60,20 +56,7 @@ class Figure:
     @property
     def help(self) -> str:
         """One or more sentences on its meaning."""
-        return _docstrings(self.record.__module__)[self.record.__name__, self.name]
-
-
-@functools.cache
-def _docstrings(module: str) -> Mapping[tuple[str, str], str]:
-    """The docstrings behind the fields of the classes of a module, each as one line, by class and field."""
-    classes = ast.parse(inspect.getsource(sys.modules[module])).body
-    return {
-        (one.name, ast.unparse(field.target)): " ".join(ast.literal_eval(text.value).split())
-        for one in classes
-        if isinstance(one, ast.ClassDef)
-        for field, text in itertools.pairwise(one.body)
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
-    }
+        return docstring_of(self.record, self.name)
 
 
 def kind_of(metric: str) -> FigureKind:

@@ -51,47 +51,30 @@ class SinkSettings:
 class FilesSettings(SinkSettings):
     """The settings of ``sinks.files``."""
 
-    path: str = field(
-        kw_only=False,
-        metadata=row(
-            Kind.TEXT,
-            "Folder of the batches' folders: local, or a URI of file, hdfs or viewfs. Every executor must reach it.",
-        ),
-    )
+    path: str = field(kw_only=False, metadata=row(Kind.TEXT))
+    """Folder of the batches' folders: local, or a URI of file, hdfs or viewfs. Every executor must reach it."""
     checkpoint: str = field(metadata=row(Kind.TEXT, _CHECKPOINT))
-    format: str = setting(
-        "parquet",
-        Kind.TEXT,
-        "Format of the files; json has a line for each row, arrow is Arrow's IPC file format.",
-        choices=FORMATS,
-    )
+    format: str = setting("parquet", Kind.TEXT, choices=FORMATS)
+    """Format of the files; json has a line for each row, arrow is Arrow's IPC file format."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PostgresSettings(SinkSettings):
     """The settings of :class:`~wallaroo_spark.sinks.stores.postgres.PostgresSink`."""
 
-    dsn: str = field(
-        kw_only=False,
-        repr=False,
-        metadata=row(Kind.TEXT, "URL or connection string of libpq, or `env:NAME` or `file:PATH` of one.", secret=True),
-    )
-    table: str = field(
-        metadata=row(Kind.TEXT, "Table to insert into: `name` or `schema.name`, quoted as in SQL where necessary.")
-    )
-    mode: str = setting(
-        AUTO,
-        Kind.TEXT,
-        "two-phase prepares the rows in the table itself, and needs `max_prepared_transactions` of the server to be "
-        "above the number of partitions of a batch; readers may see one partition of a batch before another. "
-        "idempotent copies the rows to staging tables, and one transaction moves a whole batch. auto is two-phase "
-        "where the server allows it, otherwise idempotent.",
-        choices=MODES,
-    )
-    lock_timeout: float = setting(
-        30.0, Kind.SECONDS, "Longest wait for rows that other transactions have locked.", minimum=0
-    )
-    timeout: float = setting(10.0, Kind.SECONDS, "Longest wait for a connection.", minimum=0)
+    dsn: str = field(kw_only=False, repr=False, metadata=row(Kind.TEXT, secret=True))
+    """URL or connection string of libpq, or `env:NAME` or `file:PATH` of one."""
+    table: str = field(metadata=row(Kind.TEXT))
+    """Table to insert into: `name` or `schema.name`, quoted as in SQL where necessary."""
+    mode: str = setting(AUTO, Kind.TEXT, choices=MODES)
+    """two-phase prepares the rows in the table itself, and needs `max_prepared_transactions` of the server to be
+    above the number of partitions of a batch; readers may see one partition of a batch before another. idempotent
+    copies the rows to staging tables, and one transaction moves a whole batch. auto is two-phase where the server
+    allows it, otherwise idempotent."""
+    lock_timeout: float = setting(30.0, Kind.SECONDS, minimum=0)
+    """Longest wait for rows that other transactions have locked."""
+    timeout: float = setting(10.0, Kind.SECONDS, minimum=0)
+    """Longest wait for a connection."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,24 +88,17 @@ class PostgresWriterSettings(PostgresSettings):
 class KafkaSettings(SinkSettings):
     """The settings of ``sinks.kafka``."""
 
-    bootstrap: str = field(
-        kw_only=False, metadata=row(Kind.TEXT, "Addresses of brokers, host:port, separated by commas.")
-    )
-    topic: str = field(metadata=row(Kind.TEXT, "Topic to produce to."))
+    bootstrap: str = field(kw_only=False, metadata=row(Kind.TEXT))
+    """Addresses of brokers, host:port, separated by commas."""
+    topic: str = field(metadata=row(Kind.TEXT))
+    """Topic to produce to."""
     checkpoint: str = field(metadata=row(Kind.TEXT, _CHECKPOINT))
-    options: Mapping[str, str] | None = setting(
-        None,
-        Kind.OBJECT,
-        "Settings of librdkafka, such as `security.protocol`; a value may be `env:NAME` or `file:PATH`.",
-        secret=True,
-    )
-    timeout: float = setting(60.0, Kind.SECONDS, "Longest wait for an answer of the brokers.", minimum=0)
-    transaction_timeout: float = setting(
-        300.0,
-        Kind.SECONDS,
-        "Longest time to produce a batch; the broker's `transaction.max.timeout.ms` limits it.",
-        minimum=0,
-    )
+    options: Mapping[str, str] | None = setting(None, Kind.OBJECT, secret=True)
+    """Settings of librdkafka, such as `security.protocol`; a value may be `env:NAME` or `file:PATH`."""
+    timeout: float = setting(60.0, Kind.SECONDS, minimum=0)
+    """Longest wait for an answer of the brokers."""
+    transaction_timeout: float = setting(300.0, Kind.SECONDS, minimum=0)
+    """Longest time to produce a batch; the broker's `transaction.max.timeout.ms` limits it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -139,21 +115,15 @@ class KafkaSettings(SinkSettings):
 class RedisSettings(SinkSettings):
     """The settings of ``sinks.redis``."""
 
-    url: str = field(
-        kw_only=False,
-        repr=False,
-        metadata=row(Kind.TEXT, "Redis URL, or `env:NAME` or `file:PATH` of one.", secret=True),
-    )
+    url: str = field(kw_only=False, repr=False, metadata=row(Kind.TEXT, secret=True))
+    """Redis URL, or `env:NAME` or `file:PATH` of one."""
     checkpoint: str = field(metadata=row(Kind.TEXT, _CHECKPOINT))
-    stream: str | None = setting(
-        None, Kind.TEXT, "Key of the stream to append to: an entry for each row. Give this or `list`."
-    )
-    list: str | None = setting(
-        None, Kind.TEXT, "Key of the list to append to: the column `value` of each row. Give this or `stream`."
-    )
-    timeout: float = setting(
-        60.0, Kind.SECONDS, "Longest wait for an answer of Redis, also for the script that moves a batch.", minimum=0
-    )
+    stream: str | None = setting(None, Kind.TEXT)
+    """Key of the stream to append to: an entry for each row. Give this or `list`."""
+    list: str | None = setting(None, Kind.TEXT)
+    """Key of the list to append to: the column `value` of each row. Give this or `stream`."""
+    timeout: float = setting(60.0, Kind.SECONDS, minimum=0)
+    """Longest wait for an answer of Redis, also for the script that moves a batch."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -168,54 +138,30 @@ class RedisSettings(SinkSettings):
 class StreamSettings:
     """The settings of ``sinks.stream``."""
 
-    application: str = field(
-        kw_only=False,
-        metadata=row(Kind.TEXT, "Folder of the application of durable streams. Every executor must reach it."),
-    )
-    stream: str = field(kw_only=False, metadata=row(Kind.TEXT, "Stream that takes the events, as namespace/name."))
+    application: str = field(kw_only=False, metadata=row(Kind.TEXT))
+    """Folder of the application of durable streams. Every executor must reach it."""
+    stream: str = field(kw_only=False, metadata=row(Kind.TEXT))
+    """Stream that takes the events, as namespace/name."""
     checkpoint: str = field(metadata=row(Kind.TEXT, _CHECKPOINT))
-    name: str = setting(
-        "",
-        Kind.TEXT,
-        "Name of this sink, which no other query may use in the application. Empty: namespace.name of the stream.",
-    )
-    format: str = setting(
-        "columns",
-        Kind.TEXT,
-        "Where the event of a row stands: columns is an attribute in each column and the payload in `data` or `value`; "
-        "cloudevents is an event in the JSON format of CloudEvents in `data` or `value`.",
-        choices=EVENT_FORMATS,
-    )
-    type: str = setting("", Kind.TEXT, "Type of events that have none of their own.")
-    source: str = setting(
-        "",
-        Kind.TEXT,
-        "Source of events that have none of their own, and are no message of a receiver. Empty: /sinks/ and the name.",
-    )
-    datacontenttype: str = setting(
-        "",
-        Kind.TEXT,
-        "Content type of payloads in columns that have none of their own. Empty: none for binary, and text/plain for "
-        "all others.",
-    )
-    dead_letters: str = setting(
-        "",
-        Kind.TEXT,
-        "Stream for the payloads of rows that no event can be made of, each with the reason. Empty: such a row fails "
-        "its batch, and the query.",
-    )
-    timeout: float = setting(
-        60.0,
-        Kind.SECONDS,
-        "Longest wait of a batch for an application that is behind; then the query fails.",
-        minimum=0,
-    )
-    max_unread: int = setting(
-        256 << 20,
-        Kind.BYTES,
-        "Bytes of earlier batches that the application has not read, beyond which a batch waits.",
-        minimum=0,
-    )
+    name: str = setting("", Kind.TEXT)
+    """Name of this sink, which no other query may use in the application. Empty: namespace.name of the stream."""
+    format: str = setting("columns", Kind.TEXT, choices=EVENT_FORMATS)
+    """Where the event of a row stands: columns is an attribute in each column and the payload in `data` or `value`;
+    cloudevents is an event in the JSON format of CloudEvents in `data` or `value`."""
+    type: str = setting("", Kind.TEXT)
+    """Type of events that have none of their own."""
+    source: str = setting("", Kind.TEXT)
+    """Source of events that have none of their own, and are no message of a receiver. Empty: /sinks/ and the name."""
+    datacontenttype: str = setting("", Kind.TEXT)
+    """Content type of payloads in columns that have none of their own. Empty: none for binary, and text/plain for
+    all others."""
+    dead_letters: str = setting("", Kind.TEXT)
+    """Stream for the payloads of rows that no event can be made of, each with the reason. Empty: such a row fails
+    its batch, and the query."""
+    timeout: float = setting(60.0, Kind.SECONDS, minimum=0)
+    """Longest wait of a batch for an application that is behind; then the query fails."""
+    max_unread: int = setting(256 << 20, Kind.BYTES, minimum=0)
+    """Bytes of earlier batches that the application has not read, beyond which a batch waits."""
 
     def __post_init__(self) -> None:
         checked_name(self.known_as)
@@ -238,59 +184,45 @@ class StreamSettings:
 class ConnectionSettings:
     """How connector sinks are reached. Picklable, and without a secret where ``cookie`` is ``env:`` or ``file:``."""
 
-    cookie: str = setting("", Kind.TEXT, "The sink's cookie; also `env:NAME` or `file:PATH`.", secret=True)
-    version: str = setting("0.0.1", Kind.TEXT, "The sink's protocol version.")
-    tls: bool = setting(False, Kind.FLAG, "Whether to use TLS.")
-    ca: str = setting(
-        "",
-        Kind.TEXT,
-        "PEM file of the authority of the sink's certificate, for tasks and driver; turns TLS on. Empty: the "
-        "authorities that the system trusts.",
-    )
-    certificate: str = setting("", Kind.TEXT, "PEM file of the certificate to present.")
-    key: str = setting("", Kind.TEXT, "PEM file with the key of `certificate`.")
-    connect_timeout: float = setting(10.0, Kind.SECONDS, "Longest time to connect.", minimum=0)
-    answer_timeout: float = setting(
-        60.0,
-        Kind.SECONDS,
-        "Longest wait for an answer, a vote included, and for the sink to read sent bytes.",
-        minimum=0,
-    )
-    max_frame_bytes: int = setting(4 << 20, Kind.BYTES, "Longest frame sent or accepted.", minimum=1 << 10)
+    cookie: str = setting("", Kind.TEXT, secret=True)
+    """The sink's cookie; also `env:NAME` or `file:PATH`."""
+    version: str = setting("0.0.1", Kind.TEXT)
+    """The sink's protocol version."""
+    tls: bool = setting(False, Kind.FLAG)
+    """Whether to use TLS."""
+    ca: str = setting("", Kind.TEXT)
+    """PEM file of the authority of the sink's certificate, for tasks and driver; turns TLS on. Empty: the
+    authorities that the system trusts."""
+    certificate: str = setting("", Kind.TEXT)
+    """PEM file of the certificate to present."""
+    key: str = setting("", Kind.TEXT)
+    """PEM file with the key of `certificate`."""
+    connect_timeout: float = setting(10.0, Kind.SECONDS, minimum=0)
+    """Longest time to connect."""
+    answer_timeout: float = setting(60.0, Kind.SECONDS, minimum=0)
+    """Longest wait for an answer, a vote included, and for the sink to read sent bytes."""
+    max_frame_bytes: int = setting(4 << 20, Kind.BYTES, minimum=1 << 10)
+    """Longest frame sent or accepted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectorSinkSettings(ConnectionSettings):
     """The settings of ``sinks.connector``."""
 
-    address: str = field(
-        kw_only=False,
-        metadata=row(
-            Kind.TEXT,
-            "Address of the sink, host:port, or several separated by commas; partition p uses number p modulo their "
-            "number.",
-        ),
-    )
+    address: str = field(kw_only=False, metadata=row(Kind.TEXT))
+    """Address of the sink, host:port, or several separated by commas; partition p uses number p modulo their number."""
     checkpoint: str = field(metadata=row(Kind.TEXT, _CHECKPOINT))
     name: str = field(metadata=row(Kind.TEXT, f"{_NAME} It must not end in a dash and a number."))
-    encode: str = setting(
-        "value",
-        Kind.TEXT,
-        "Bytes of a row: value is its column `value`, a string or binary; json is all columns as Spark's `to_json` "
-        "writes them.",
-        choices=ENCODINGS,
-    )
-    delimiter: bytes = setting(b"\n", Kind.OBJECT, "Bytes at the end of each row.")
-    give_up_after: float = setting(
-        30.0, Kind.SECONDS, "How long a sink that cannot be reached is tried again.", minimum=0
-    )
-    start: str = setting(
-        "log",
-        Kind.TEXT,
-        "Start of an output that the decision log does not know. log: 0, and a sink that has rows under the name "
-        "refuses; sink: the end that the sink reports.",
-        choices=STARTS,
-    )
+    encode: str = setting("value", Kind.TEXT, choices=ENCODINGS)
+    """Bytes of a row: value is its column `value`, a string or binary; json is all columns as Spark's `to_json`
+    writes them."""
+    delimiter: bytes = setting(b"\n", Kind.OBJECT)
+    """Bytes at the end of each row."""
+    give_up_after: float = setting(30.0, Kind.SECONDS, minimum=0)
+    """How long a sink that cannot be reached is tried again."""
+    start: str = setting("log", Kind.TEXT, choices=STARTS)
+    """Start of an output that the decision log does not know. log: 0, and a sink that has rows under the name
+    refuses; sink: the end that the sink reports."""
 
     def __post_init__(self) -> None:
         checked_name(self.name)

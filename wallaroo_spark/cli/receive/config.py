@@ -139,23 +139,29 @@ FILE_FORMATS = ("parquet", "json", "csv", "orc", "text", "avro", "xml")
 class SinkConfig:
     """The sink of the rows, as a DataStreamWriter takes it."""
 
-    format: str = field(metadata=row(Kind.TEXT, "Name of the format, such as `parquet`."))
-    path: str = setting("", Kind.TEXT, "Path of the files; empty for formats without one.")
-    mode: str = setting("append", Kind.TEXT, "Output mode.", choices=("append", "update", "complete"))
-    options: Mapping[str, str] = field(
-        default_factory=dict, metadata=row(Kind.SECTION, "Further options of the format.")
-    )
+    format: str = field(metadata=row(Kind.TEXT))
+    """Name of the format, such as `parquet`."""
+    path: str = setting("", Kind.TEXT)
+    """Path of the files; empty for formats without one."""
+    mode: str = setting("append", Kind.TEXT, choices=("append", "update", "complete"))
+    """Output mode."""
+    options: Mapping[str, str] = field(default_factory=dict, metadata=row(Kind.SECTION))
+    """Further options of the format."""
+
+
+@dataclass(frozen=True)
+class TriggerConfig:
+    """The trigger of the query: one of these, as ``DataStreamWriter.trigger`` takes it."""
+
+    processingTime: str | None = setting(None, Kind.TEXT)
+    """Interval of the batches, as Spark takes it."""
+    availableNow: bool = setting(False, Kind.FLAG)
+    """Whether the query ends once everything that is there was read."""
 
 
 _SINK = {row.name: row for row in rows(SinkConfig)}
 _EVENTS = {row.name: row for row in rows(StreamSettings) if row.name not in ("application", "checkpoint")}
-_TRIGGER = {
-    name: Row(name, name, kind, None, help, (), False, None, None)
-    for name, kind, help in (
-        ("processingTime", Kind.TEXT, "Interval of the batches, as Spark takes it."),
-        ("availableNow", Kind.FLAG, "Whether the query ends once everything that is there was read."),
-    )
-}
+_TRIGGER = {row.name: row for row in rows(TriggerConfig)}
 
 
 @dataclass(frozen=True)

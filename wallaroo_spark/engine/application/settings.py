@@ -27,119 +27,64 @@ _LISTEN = ListenRows("gateway", "client")
 class ApplicationSettings:
     """The settings of an application."""
 
-    spark: Any = field(kw_only=False, repr=False, metadata=row(Kind.OBJECT, "Spark session of the application."))
-    folder: str = field(
-        kw_only=False,
-        metadata=row(
-            Kind.TEXT,
-            "Folder of the application: a path or a URI, as of a checkpoint. Every executor must reach it. It has the "
-            "schema that `apply` has written.",
-        ),
-    )
-    name: str = setting(
-        "",
-        Kind.TEXT,
-        "Name of the application in the registry, where clients find its gateways. Empty: the last part of the folder.",
-    )
-    schema: str | list[str] | tuple[str, ...] = setting(
-        (),
-        Kind.NAMES,
-        "YAML files whose documents are applied before the start, as `apply` does. Without them: the schema of the "
-        "folder.",
-    )
-    registry: str = setting(
-        "embedded",
-        Kind.TEXT,
-        "Redis URL, also `env:NAME` or `file:PATH`; or `embedded`, to start one for this machine alone.",
-        secret=True,
-    )
-    gateways: int = setting(
-        1,
-        Kind.COUNT,
-        "Number of gateways; each takes one task slot for as long as the application runs.",
-        minimum=1,
-        maximum=1000,
-    )
+    spark: Any = field(kw_only=False, repr=False, metadata=row(Kind.OBJECT))
+    """Spark session of the application."""
+    folder: str = field(kw_only=False, metadata=row(Kind.TEXT))
+    """Folder of the application: a path or a URI, as of a checkpoint. Every executor must reach it. It has the
+    schema that `apply` has written."""
+    name: str = setting("", Kind.TEXT)
+    """Name of the application in the registry, where clients find its gateways. Empty: the last part of the folder."""
+    schema: str | list[str] | tuple[str, ...] = setting((), Kind.NAMES)
+    """YAML files whose documents are applied before the start, as `apply` does. Without them: the schema of the
+    folder."""
+    registry: str = setting("embedded", Kind.TEXT, secret=True)
+    """Redis URL, also `env:NAME` or `file:PATH`; or `embedded`, to start one for this machine alone."""
+    gateways: int = setting(1, Kind.COUNT, minimum=1, maximum=1000)
+    """Number of gateways; each takes one task slot for as long as the application runs."""
     host: str = setting(**_LISTEN.host)
     port: int = setting(**_LISTEN.port)
     advertise: str = setting(**_LISTEN.advertise)
     tls_certificate: str = setting(**_LISTEN.tls_certificate)
     tls_key: str = setting(**_LISTEN.tls_key)
     tls_ca: str = setting(**_LISTEN.tls_ca)
-    lease_seconds: float = setting(
-        LEASE_SECONDS, Kind.SECONDS, "Time after which a gateway's lease expires unless renewed.", minimum=0.5
-    )
-    max_rows: int = setting(MAX_ROWS, Kind.COUNT, "The most events of one batch.", minimum=1)
-    state_partitions: int | None = setting(
-        None,
-        Kind.COUNT,
-        "Number of tasks that share the keys of a batch. It is fixed by the first batch of the folder. Without it: the "
-        "number of that batch, and at first the number of task slots beside the gateways.",
-        minimum=1,
-        maximum=10_000,
-    )
-    keep: int = setting(
-        KEEP, Kind.COUNT, "Number of the newest batches whose files are kept for gateways that lag behind.", minimum=2
-    )
-    move_seconds: float = setting(
-        5.0,
-        Kind.SECONDS,
-        "Longest time until committed records are in the tables. The shorter it is, the more and smaller files there "
-        "are. Consumers and pipelines do not wait for it.",
-        minimum=0,
-    )
-    retention_seconds: float = setting(
-        10.0, Kind.SECONDS, "Time between two looks for records that are older than the ttl of their stream.", minimum=1
-    )
-    history_seconds: float | None = setting(
-        None,
-        Kind.SECONDS,
-        "Time for which the history of an instance is kept after its end. Whole files are deleted, from the oldest on. "
-        "Without it: for ever.",
-        minimum=1,
-    )
-    delta: bool = setting(
-        False,
-        Kind.FLAG,
-        "Whether a log of Delta Lake is kept beside each table, for readers of Delta. Needs the extra `delta` in the "
-        "driver's Python, and a local folder or s3a.",
-    )
+    lease_seconds: float = setting(LEASE_SECONDS, Kind.SECONDS, minimum=0.5)
+    """Time after which a gateway's lease expires unless renewed."""
+    max_rows: int = setting(MAX_ROWS, Kind.COUNT, minimum=1)
+    """The most events of one batch."""
+    state_partitions: int | None = setting(None, Kind.COUNT, minimum=1, maximum=10_000)
+    """Number of tasks that share the keys of a batch. It is fixed by the first batch of the folder. Without it: the
+    number of that batch, and at first the number of task slots beside the gateways."""
+    keep: int = setting(KEEP, Kind.COUNT, minimum=2)
+    """Number of the newest batches whose files are kept for gateways that lag behind."""
+    move_seconds: float = setting(5.0, Kind.SECONDS, minimum=0)
+    """Longest time until committed records are in the tables. The shorter it is, the more and smaller files there
+    are. Consumers and pipelines do not wait for it."""
+    retention_seconds: float = setting(10.0, Kind.SECONDS, minimum=1)
+    """Time between two looks for records that are older than the ttl of their stream."""
+    history_seconds: float | None = setting(None, Kind.SECONDS, minimum=1)
+    """Time for which the history of an instance is kept after its end. Whole files are deleted, from the oldest on.
+    Without it: for ever."""
+    delta: bool = setting(False, Kind.FLAG)
+    """Whether a log of Delta Lake is kept beside each table, for readers of Delta. Needs the extra `delta` in the
+    driver's Python, and a local folder or s3a."""
 
-    fsync: bool = setting(
-        False,
-        Kind.FLAG,
-        "Whether nothing is answered before it is on the disk, also what Spark writes: with it a machine that loses "
-        "power forgets nothing that was acknowledged. For folders on a local disk; others are durable without it, see "
-        "docs/reliability.md.",
-    )
+    fsync: bool = setting(False, Kind.FLAG)
+    """Whether nothing is answered before it is on the disk, also what Spark writes: with it a machine that loses
+    power forgets nothing that was acknowledged. For folders on a local disk; others are durable without it, see
+    docs/reliability.md."""
 
-    status_page: str = setting(
-        STATUS_PAGE,
-        Kind.TEXT,
-        "Address host:port of the page, the metrics and the health of the application; `off`: none. When the default "
-        "port is taken, one of the next 15.",
-    )
-    status_page_token: str = setting(
-        "",
-        Kind.TEXT,
-        "Token that the page and the metrics ask for, also `env:NAME` or `file:PATH`; an address that other machines "
-        "reach needs one.",
-        secret=True,
-    )
+    status_page: str = setting(STATUS_PAGE, Kind.TEXT)
+    """Address host:port of the page, the metrics and the health of the application; `off`: none. When the default
+    port is taken, one of the next 15."""
+    status_page_token: str = setting("", Kind.TEXT, secret=True)
+    """Token that the page and the metrics ask for, also `env:NAME` or `file:PATH`; an address that other machines
+    reach needs one."""
 
-    log_level: str = setting(
-        "auto",
-        Kind.TEXT,
-        "Least level of the lines that gateways write to their executor's standard error. auto: warning in local mode, "
-        "where that is the terminal of the driver's program, and info on a cluster.",
-        choices=LEVELS,
-    )
-    log_format: str = setting(
-        "text",
-        Kind.TEXT,
-        "Format of these lines: text, or json for one JSON object in each line, with application and gateway.",
-        choices=FORMATS,
-    )
+    log_level: str = setting("auto", Kind.TEXT, choices=LEVELS)
+    """Least level of the lines that gateways write to their executor's standard error. auto: warning in local mode,
+    where that is the terminal of the driver's program, and info on a cluster."""
+    log_format: str = setting("text", Kind.TEXT, choices=FORMATS)
+    """Format of these lines: text, or json for one JSON object in each line, with application and gateway."""
 
     def __post_init__(self) -> None:
         check_all(self, "application: ")

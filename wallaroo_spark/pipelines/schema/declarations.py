@@ -53,29 +53,26 @@ class NamespaceDeclaration(_Declared):
 
     kind: ClassVar[str] = "Namespace"
 
-    name: str = field(metadata=row(Kind.NAME, "The namespace's name."))
-    description: str = setting("", Kind.TEXT, "A text for people.")
+    name: str = field(metadata=row(Kind.NAME))
+    """The namespace's name."""
+    description: str = setting("", Kind.TEXT)
+    """A text for people."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy(Checked):
     """The treatment of a delivery after a nack, a lost connection or the end of its time."""
 
-    max_attempts: int | None = setting(
-        None,
-        Kind.COUNT,
-        "Deliveries after which the stage counts as failed, or the event of a group is set aside. Without it: it is "
-        "delivered until it succeeds. A delivery that ends with its worker or gateway, or with its time, counts too.",
-        minimum=1,
-    )
-    delay: float = setting(1.0, Kind.SECONDS, "Time before the second delivery; it doubles with each.", minimum=0)
-    max_delay: float = setting(60.0, Kind.SECONDS, "The longest time between two deliveries.", minimum=0)
-    dead_letter_stream: str = setting(
-        "",
-        Kind.STREAM,
-        "Stream that gets the event of an instance whose stage failed, or the event that a group could not process. "
-        "Without it: the instance ends as failed, and no record is written. A stream with maxAttempts needs it.",
-    )
+    max_attempts: int | None = setting(None, Kind.COUNT, minimum=1)
+    """Deliveries after which the stage counts as failed, or the event of a group is set aside. Without it: it is
+    delivered until it succeeds. A delivery that ends with its worker or gateway, or with its time, counts too."""
+    delay: float = setting(1.0, Kind.SECONDS, minimum=0)
+    """Time before the second delivery; it doubles with each."""
+    max_delay: float = setting(60.0, Kind.SECONDS, minimum=0)
+    """The longest time between two deliveries."""
+    dead_letter_stream: str = setting("", Kind.STREAM)
+    """Stream that gets the event of an instance whose stage failed, or the event that a group could not process.
+    Without it: the instance ends as failed, and no record is written. A stream with maxAttempts needs it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -92,44 +89,28 @@ class StreamDeclaration(_Declared):
 
     kind: ClassVar[str] = "Stream"
 
-    name: str = field(metadata=row(Kind.NAME, "The stream's name."))
-    namespace: str = field(metadata=row(Kind.NAME, "The namespace of the stream."))
-    partitions: int = setting(
-        1,
-        Kind.COUNT,
-        "Number of partitions; it can be raised later, and not lowered. Every durable group reads an added partition "
-        "from its first record, and an event that is published again is known wherever it went.",
-        minimum=1,
-        maximum=MOST_PARTITIONS,
-    )
-    ttl: float | None = setting(
-        None, Kind.SECONDS, "How long a record is kept after it was written. Without it: for ever.", minimum=1
-    )
-    idempotency_window: float = setting(
-        120.0,
-        Kind.SECONDS,
-        "How long the source and id of a record are remembered: a record with the same two is not written again within "
-        "this time. A pause between two batches that write to the partition counts for 1 s at most, so an application "
-        "that was down remembers all that it remembered before, and a quiet stream remembers its records for days. At "
-        "most the last 1,000,000 records of a partition.",
-        minimum=0,
-        maximum=86_400,
-    )
-    delivery_timeout: float = setting(
-        DELIVERY_SECONDS,
-        Kind.SECONDS,
-        "How long a member of a group may have a delivery; then it is taken away and given to another member. A member "
-        "that works for longer extends it.",
-        minimum=1,
-        maximum=LONGEST_TIMEOUT,
-    )
-    retry: RetryPolicy = setting(
-        RetryPolicy(),
-        Kind.SECTION,
-        "Treatment of a group's delivery that did not succeed. After maxAttempts the events of a batch are delivered "
-        "one at a time, and one that fails again as often goes to deadLetterStream.",
-    )
-    description: str = setting("", Kind.TEXT, "A text for people.")
+    name: str = field(metadata=row(Kind.NAME))
+    """The stream's name."""
+    namespace: str = field(metadata=row(Kind.NAME))
+    """The namespace of the stream."""
+    partitions: int = setting(1, Kind.COUNT, minimum=1, maximum=MOST_PARTITIONS)
+    """Number of partitions; it can be raised later, and not lowered. Every durable group reads an added partition
+    from its first record, and an event that is published again is known wherever it went."""
+    ttl: float | None = setting(None, Kind.SECONDS, minimum=1)
+    """How long a record is kept after it was written. Without it: for ever."""
+    idempotency_window: float = setting(120.0, Kind.SECONDS, minimum=0, maximum=86_400)
+    """How long the source and id of a record are remembered: a record with the same two is not written again within
+    this time. A pause between two batches that write to the partition counts for 1 s at most, so an application
+    that was down remembers all that it remembered before, and a quiet stream remembers its records for days. At
+    most the last 1,000,000 records of a partition."""
+    delivery_timeout: float = setting(DELIVERY_SECONDS, Kind.SECONDS, minimum=1, maximum=LONGEST_TIMEOUT)
+    """How long a member of a group may have a delivery; then it is taken away and given to another member. A member
+    that works for longer extends it."""
+    retry: RetryPolicy = setting(RetryPolicy(), Kind.SECTION)
+    """Treatment of a group's delivery that did not succeed. After maxAttempts the events of a batch are delivered
+    one at a time, and one that fails again as often goes to deadLetterStream."""
+    description: str = setting("", Kind.TEXT)
+    """A text for people."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -145,14 +126,11 @@ class StreamDeclaration(_Declared):
 class StartPoint(Checked):
     """The place in each partition of a stream at which a group or a pipeline begins."""
 
-    location: str = setting(
-        "latest",
-        Kind.TEXT,
-        "beginning: with the oldest record; latest: with the first record written after this; offset: with the record "
-        "of that offset.",
-        choices=LOCATIONS,
-    )
-    offset: int | None = setting(None, Kind.COUNT, "The first offset that is read, with location offset.", minimum=0)
+    location: str = setting("latest", Kind.TEXT, choices=LOCATIONS)
+    """beginning: with the oldest record; latest: with the first record written after this; offset: with the record
+    of that offset."""
+    offset: int | None = setting(None, Kind.COUNT, minimum=0)
+    """The first offset that is read, with location offset."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -179,42 +157,25 @@ class StartPoint(Checked):
 class StageDeclaration(Checked):
     """A stage of a pipeline: a step that is recorded once for each instance."""
 
-    name: str = field(metadata=row(Kind.NAME, "The stage's name, distinct within the pipeline; not root_event."))
-    after: tuple[str, ...] = setting(
-        (), Kind.NAMES, "Stages that have to be completed before; this stage is not given their outputs."
-    )
-    dependencies: tuple[str, ...] = setting(
-        (),
-        Kind.NAMES,
-        "Stages that have to be completed before and whose outputs this stage is given; root_event stands for the "
-        "event that started the instance.",
-    )
-    output: str | None = setting(
-        None,
-        Kind.TEXT,
-        "required: an ack without an output is treated as a nack; optional: an ack may have none. Without it: required "
-        "exactly if the stage is a dependency of another.",
-        choices=OUTPUTS,
-    )
-    stream_outputs: tuple[str, ...] = setting(
-        (), Kind.STREAMS, "Streams to which an ack of this stage adds records; an ack has to name each of them."
-    )
-    run: str = setting(
-        "", Kind.FUNCTION, "Function that runs this stage inside Spark. Without it: programs outside Spark run it."
-    )
-    delivery_timeout: float = setting(
-        DELIVERY_SECONDS,
-        Kind.SECONDS,
-        "How long a worker may have a delivery; then it is taken away and given to another worker. A worker that needs "
-        "longer extends it. Without effect on a stage with run.",
-        minimum=1,
-        maximum=LONGEST_TIMEOUT,
-    )
-    retry: RetryPolicy = setting(
-        RetryPolicy(),
-        Kind.SECTION,
-        "Treatment of a delivery that did not succeed. A change holds for the instances that have begun, too.",
-    )
+    name: str = field(metadata=row(Kind.NAME))
+    """The stage's name, distinct within the pipeline; not root_event."""
+    after: tuple[str, ...] = setting((), Kind.NAMES)
+    """Stages that have to be completed before; this stage is not given their outputs."""
+    dependencies: tuple[str, ...] = setting((), Kind.NAMES)
+    """Stages that have to be completed before and whose outputs this stage is given; root_event stands for the
+    event that started the instance."""
+    output: str | None = setting(None, Kind.TEXT, choices=OUTPUTS)
+    """required: an ack without an output is treated as a nack; optional: an ack may have none. Without it: required
+    exactly if the stage is a dependency of another."""
+    stream_outputs: tuple[str, ...] = setting((), Kind.STREAMS)
+    """Streams to which an ack of this stage adds records; an ack has to name each of them."""
+    run: str = setting("", Kind.FUNCTION)
+    """Function that runs this stage inside Spark. Without it: programs outside Spark run it."""
+    delivery_timeout: float = setting(DELIVERY_SECONDS, Kind.SECONDS, minimum=1, maximum=LONGEST_TIMEOUT)
+    """How long a worker may have a delivery; then it is taken away and given to another worker. A worker that needs
+    longer extends it. Without effect on a stage with run."""
+    retry: RetryPolicy = setting(RetryPolicy(), Kind.SECTION)
+    """Treatment of a delivery that did not succeed. A change holds for the instances that have begun, too."""
 
     @property
     def predecessors(self) -> frozenset[str]:
@@ -233,33 +194,22 @@ class PipelineDeclaration(_Declared):
 
     kind: ClassVar[str] = "Pipeline"
 
-    name: str = field(metadata=row(Kind.NAME, "The pipeline's name."))
-    namespace: str = field(metadata=row(Kind.NAME, "The namespace of the pipeline."))
-    input_stream: str = field(
-        metadata=row(
-            Kind.STREAM,
-            "Stream whose records start instances: its name, or namespace/name; it cannot be changed later.",
-        )
-    )
-    triggers: tuple[str, ...] = setting(
-        (),
-        Kind.PATTERNS,
-        "Patterns over the type of a record; a record that matches one starts an instance. Without them: every record.",
-    )
-    max_parallel: int = setting(
-        50,
-        Kind.COUNT,
-        "The most active instances for each partition of the input stream, because each has a controller of its own.",
-        minimum=1,
-        maximum=MOST_PARALLEL,
-    )
-    start_point: StartPoint = setting(
-        StartPoint(), Kind.SECTION, "Where a new pipeline begins in its input stream; without effect on a known one."
-    )
-    stages: tuple[StageDeclaration, ...] = field(
-        metadata=row(Kind.SECTIONS, "The stages; at least one.", minimum=1, maximum=MOST_STAGES)
-    )
-    description: str = setting("", Kind.TEXT, "A text for people.")
+    name: str = field(metadata=row(Kind.NAME))
+    """The pipeline's name."""
+    namespace: str = field(metadata=row(Kind.NAME))
+    """The namespace of the pipeline."""
+    input_stream: str = field(metadata=row(Kind.STREAM))
+    """Stream whose records start instances: its name, or namespace/name; it cannot be changed later."""
+    triggers: tuple[str, ...] = setting((), Kind.PATTERNS)
+    """Patterns over the type of a record; a record that matches one starts an instance. Without them: every record."""
+    max_parallel: int = setting(50, Kind.COUNT, minimum=1, maximum=MOST_PARALLEL)
+    """The most active instances for each partition of the input stream, because each has a controller of its own."""
+    start_point: StartPoint = setting(StartPoint(), Kind.SECTION)
+    """Where a new pipeline begins in its input stream; without effect on a known one."""
+    stages: tuple[StageDeclaration, ...] = field(metadata=row(Kind.SECTIONS, minimum=1, maximum=MOST_STAGES))
+    """The stages; at least one."""
+    description: str = setting("", Kind.TEXT)
+    """A text for people."""
 
     @property
     def input_key(self) -> ObjectKey:
@@ -290,9 +240,12 @@ class ExchangeDeclaration(_Declared):
 
     kind: ClassVar[str] = "Exchange"
 
-    name: str = field(metadata=row(Kind.NAME, "The exchange's name."))
-    namespace: str = field(metadata=row(Kind.NAME, "The namespace of the exchange."))
-    description: str = setting("", Kind.TEXT, "A text for people.")
+    name: str = field(metadata=row(Kind.NAME))
+    """The exchange's name."""
+    namespace: str = field(metadata=row(Kind.NAME))
+    """The namespace of the exchange."""
+    description: str = setting("", Kind.TEXT)
+    """A text for people."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,11 +254,16 @@ class EndpointDeclaration(_Declared):
 
     kind: ClassVar[str] = "Endpoint"
 
-    name: str = field(metadata=row(Kind.NAME, "The endpoint's name."))
-    namespace: str = field(metadata=row(Kind.NAME, "The namespace of the endpoint."))
-    input: str = setting("single", Kind.TEXT, "Messages of a request.", choices=MESSAGES)
-    output: str = setting("single", Kind.TEXT, "Messages of an answer.", choices=MESSAGES)
-    description: str = setting("", Kind.TEXT, "A text for people.")
+    name: str = field(metadata=row(Kind.NAME))
+    """The endpoint's name."""
+    namespace: str = field(metadata=row(Kind.NAME))
+    """The namespace of the endpoint."""
+    input: str = setting("single", Kind.TEXT, choices=MESSAGES)
+    """Messages of a request."""
+    output: str = setting("single", Kind.TEXT, choices=MESSAGES)
+    """Messages of an answer."""
+    description: str = setting("", Kind.TEXT)
+    """A text for people."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,27 +274,27 @@ class ScheduleDeclaration(_Declared):
     EXACTLY_ONE: ClassVar[tuple[str, str]] = ("stream", "exchange")
     """The fields of which a document has exactly one."""
 
-    name: str = field(metadata=row(Kind.NAME, "The schedule's name."))
-    namespace: str = field(metadata=row(Kind.NAME, "The namespace of the schedule."))
-    stream: str = setting(
-        "",
-        Kind.STREAM,
-        "Stream to which the event is published: its name, or namespace/name. Give either this or exchange.",
-    )
-    exchange: str = setting(
-        "",
-        Kind.EXCHANGE,
-        "Exchange to which the event is sent as an ephemeral message: its name, or namespace/name. Give either this or "
-        "stream.",
-    )
-    cron: str = field(
-        metadata=row(Kind.CRON, "The times, as five fields: `0 6 * * mon-fri` is 06:00 from Monday to Friday.")
-    )
-    time_zone: str = setting("UTC", Kind.ZONE, "The time zone of the times.")
-    type: str = field(metadata=row(Kind.TEXT, "The type of the event."))
-    data: str = setting("", Kind.TEXT, "The data of the event.")
-    content_type: str = setting("text/plain", Kind.TEXT, "The content type of the data.")
-    description: str = setting("", Kind.TEXT, "A text for people.")
+    name: str = field(metadata=row(Kind.NAME))
+    """The schedule's name."""
+    namespace: str = field(metadata=row(Kind.NAME))
+    """The namespace of the schedule."""
+    stream: str = setting("", Kind.STREAM)
+    """Stream to which the event is published: its name, or namespace/name. Give either this or exchange."""
+    exchange: str = setting("", Kind.EXCHANGE)
+    """Exchange to which the event is sent as an ephemeral message: its name, or namespace/name. Give either this or
+    stream."""
+    cron: str = field(metadata=row(Kind.CRON))
+    """The times, as five fields: `0 6 * * mon-fri` is 06:00 from Monday to Friday."""
+    time_zone: str = setting("UTC", Kind.ZONE)
+    """The time zone of the times."""
+    type: str = field(metadata=row(Kind.TEXT))
+    """The type of the event."""
+    data: str = setting("", Kind.TEXT)
+    """The data of the event."""
+    content_type: str = setting("text/plain", Kind.TEXT)
+    """The content type of the data."""
+    description: str = setting("", Kind.TEXT)
+    """A text for people."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -378,17 +336,15 @@ GUARDED = ("Stream", "Pipeline", "Exchange", "Endpoint")
 class Permission(Checked):
     """What the bearer of a token may do, and with which objects."""
 
-    access: str = field(
-        metadata=row(
-            Kind.TEXT,
-            "publish: add records to a stream, send to an exchange, call an endpoint; subscribe: consume a stream or "
-            "an exchange, run stages of a pipeline, serve an endpoint; all: both.",
-            choices=ACCESS,
-        )
-    )
-    kind: str | None = setting(None, Kind.TEXT, "Kind of the objects. Without it: every kind.", choices=GUARDED)
-    namespace: str = setting("", Kind.NAME, "Namespace of the objects. Without it: every namespace.")
-    name: str = setting("", Kind.NAME, "Name of the object. Without it: every object of the namespace.")
+    access: str = field(metadata=row(Kind.TEXT, choices=ACCESS))
+    """publish: add records to a stream, send to an exchange, call an endpoint; subscribe: consume a stream or an
+    exchange, run stages of a pipeline, serve an endpoint; all: both."""
+    kind: str | None = setting(None, Kind.TEXT, choices=GUARDED)
+    """Kind of the objects. Without it: every kind."""
+    namespace: str = setting("", Kind.NAME)
+    """Namespace of the objects. Without it: every namespace."""
+    name: str = setting("", Kind.NAME)
+    """Name of the object. Without it: every object of the namespace."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -413,19 +369,14 @@ class TokenDeclaration(_Declared):
 
     kind: ClassVar[str] = "Token"
 
-    name: str = field(metadata=row(Kind.NAME, "The name of the tokens."))
-    ttl: float | None = setting(
-        None, Kind.SECONDS, "How long a new token is valid. Without it: until it is revoked.", minimum=1
-    )
-    permissions: tuple[Permission, ...] = field(
-        metadata=row(
-            Kind.SECTIONS,
-            "What the bearer may do; at least one. A change is valid for known tokens too.",
-            minimum=1,
-            maximum=MOST_PERMISSIONS,
-        )
-    )
-    description: str = setting("", Kind.TEXT, "A text for people.")
+    name: str = field(metadata=row(Kind.NAME))
+    """The name of the tokens."""
+    ttl: float | None = setting(None, Kind.SECONDS, minimum=1)
+    """How long a new token is valid. Without it: until it is revoked."""
+    permissions: tuple[Permission, ...] = field(metadata=row(Kind.SECTIONS, minimum=1, maximum=MOST_PERMISSIONS))
+    """What the bearer may do; at least one. A change is valid for known tokens too."""
+    description: str = setting("", Kind.TEXT)
+    """A text for people."""
 
 
 Declaration = (

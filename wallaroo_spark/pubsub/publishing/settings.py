@@ -18,52 +18,34 @@ _LISTEN = ListenRows("publisher", "subscriber")
 class TopicSettings:
     """The settings of :class:`~wallaroo_spark.pubsub.Topic`."""
 
-    spark: Any = field(kw_only=False, repr=False, metadata=row(Kind.OBJECT, "Spark session of the query."))
-    name: str = field(
-        kw_only=False,
-        metadata=row(Kind.TEXT, "Name of the topic: 1 to 100 letters, digits, dots, dashes and underscores."),
-    )
-    checkpoint: str = field(
-        metadata=row(
-            Kind.TEXT,
-            "Checkpoint location of the query whose batches are published. Every executor must reach it.",
-        )
-    )
-    registry: str = setting(
-        "embedded",
-        Kind.TEXT,
-        "Redis URL, also `env:NAME` or `file:PATH`; or `embedded`, to start one for this machine alone. A "
-        "receiver's URL is its `registry_url`.",
-        secret=True,
-    )
-    partitions: int = setting(
-        1, Kind.COUNT, "Number of publishers; each takes one task slot for as long as the topic runs.", minimum=1
-    )
-    pairs: bool = setting(
-        False, Kind.FLAG, "Whether times are pairs (batch, value of a column) instead of batches alone."
-    )
-    cookie: str = setting(
-        "", Kind.TEXT, "Cookie that subscribers must present; also `env:NAME` or `file:PATH`.", secret=True
-    )
+    spark: Any = field(kw_only=False, repr=False, metadata=row(Kind.OBJECT))
+    """Spark session of the query."""
+    name: str = field(kw_only=False, metadata=row(Kind.TEXT))
+    """Name of the topic: 1 to 100 letters, digits, dots, dashes and underscores."""
+    checkpoint: str = field(metadata=row(Kind.TEXT))
+    """Checkpoint location of the query whose batches are published. Every executor must reach it."""
+    registry: str = setting("embedded", Kind.TEXT, secret=True)
+    """Redis URL, also `env:NAME` or `file:PATH`; or `embedded`, to start one for this machine alone. A receiver's
+    URL is its `registry_url`."""
+    partitions: int = setting(1, Kind.COUNT, minimum=1)
+    """Number of publishers; each takes one task slot for as long as the topic runs."""
+    pairs: bool = setting(False, Kind.FLAG)
+    """Whether times are pairs (batch, value of a column) instead of batches alone."""
+    cookie: str = setting("", Kind.TEXT, secret=True)
+    """Cookie that subscribers must present; also `env:NAME` or `file:PATH`."""
     host: str = setting(**_LISTEN.host)
     port: int = setting(**_LISTEN.port)
     advertise: str = setting(**_LISTEN.advertise)
-    retain: int = setting(
-        RETAIN, Kind.COUNT, "Number of newest batches retained for subscribers that reconnect.", minimum=1
-    )
-    max_subscriber_bytes: int = setting(
-        MAX_SUBSCRIBER_BYTES,
-        Kind.BYTES,
-        "A subscriber is cut off when more than this waits for it, in more than one batch.",
-        minimum=1,
-    )
-    max_subscribers: int = setting(
-        MAX_SUBSCRIBERS, Kind.COUNT, "Maximum number of subscribers of a publisher.", minimum=0
-    )
-    lease_seconds: float = setting(
-        LEASE_SECONDS, Kind.SECONDS, "Time after which a partition's lease expires unless renewed.", minimum=0.001
-    )
-    handshake_timeout: float = setting(10.0, Kind.SECONDS, "Longest wait for a subscriber's hello.", minimum=0.001)
+    retain: int = setting(RETAIN, Kind.COUNT, minimum=1)
+    """Number of newest batches retained for subscribers that reconnect."""
+    max_subscriber_bytes: int = setting(MAX_SUBSCRIBER_BYTES, Kind.BYTES, minimum=1)
+    """A subscriber is cut off when more than this waits for it, in more than one batch."""
+    max_subscribers: int = setting(MAX_SUBSCRIBERS, Kind.COUNT, minimum=0)
+    """Maximum number of subscribers of a publisher."""
+    lease_seconds: float = setting(LEASE_SECONDS, Kind.SECONDS, minimum=0.001)
+    """Time after which a partition's lease expires unless renewed."""
+    handshake_timeout: float = setting(10.0, Kind.SECONDS, minimum=0.001)
+    """Longest wait for a subscriber's hello."""
     tls_certificate: str = setting(**_LISTEN.tls_certificate)
     tls_key: str = setting(**_LISTEN.tls_key)
     tls_ca: str = setting(**_LISTEN.tls_ca)

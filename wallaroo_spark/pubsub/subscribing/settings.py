@@ -59,46 +59,33 @@ class Catalog(Protocol):
 class FollowingSettings:
     """The settings of everything that follows a topic."""
 
-    topic: str = field(kw_only=False, metadata=row(Kind.TEXT, "Name of the topic."))
-    registry: str | Catalog = field(
-        repr=False,
-        metadata=row(
-            Kind.OBJECT, "Redis URL that the topic was started with; also `env:NAME` or `file:PATH`.", secret=True
-        ),
-    )
-    cookie: str = setting("", Kind.TEXT, "The topic's cookie; also `env:NAME` or `file:PATH`.", secret=True)
-    name: str = setting("", Kind.TEXT, "Name of this subscriber in the publishers' logs. Empty: its host and process.")
-    wait: float = setting(0.0, Kind.SECONDS, "How long to wait for a topic that does not run yet.", minimum=0)
-    lost_after: float = setting(
-        60.0,
-        Kind.SECONDS,
-        "How long to retry a lost partition before an error is raised; a running attempt is completed first.",
-        minimum=0,
-    )
-    max_held_bytes: int = setting(
-        MAX_HELD_BYTES,
-        Kind.BYTES,
-        "Approximate limit of data held for incomplete epochs; above it only the partitions that the others wait for "
-        "are read.",
-        minimum=0,
-    )
-    max_message_bytes: int = setting(
-        MAX_MESSAGE_BYTES,
-        Kind.BYTES,
-        "Longest message accepted. Publishers cut rows into messages of about 4 MiB, so only longer rows need more.",
-        minimum=1,
-    )
-    tls: bool = setting(False, Kind.FLAG, "Whether to use TLS; any of the following settings turns it on too.")
-    tls_ca: str = setting(
-        "",
-        Kind.TEXT,
-        "PEM file of the authority of the publishers' certificates. Empty: the authorities that the system trusts.",
-    )
-    tls_certificate: str = setting("", Kind.TEXT, "PEM file of the certificate to present.")
-    tls_key: str = setting("", Kind.TEXT, "PEM file with the key of `tls_certificate`.")
-    on_lost: Callable[[Lost], None] | None = setting(
-        None, Kind.OBJECT, "Function to call with each failure to reach a partition."
-    )
+    topic: str = field(kw_only=False, metadata=row(Kind.TEXT))
+    """Name of the topic."""
+    registry: str | Catalog = field(repr=False, metadata=row(Kind.OBJECT, secret=True))
+    """Redis URL that the topic was started with; also `env:NAME` or `file:PATH`."""
+    cookie: str = setting("", Kind.TEXT, secret=True)
+    """The topic's cookie; also `env:NAME` or `file:PATH`."""
+    name: str = setting("", Kind.TEXT)
+    """Name of this subscriber in the publishers' logs. Empty: its host and process."""
+    wait: float = setting(0.0, Kind.SECONDS, minimum=0)
+    """How long to wait for a topic that does not run yet."""
+    lost_after: float = setting(60.0, Kind.SECONDS, minimum=0)
+    """How long to retry a lost partition before an error is raised; a running attempt is completed first."""
+    max_held_bytes: int = setting(MAX_HELD_BYTES, Kind.BYTES, minimum=0)
+    """Approximate limit of data held for incomplete epochs; above it only the partitions that the others wait for
+    are read."""
+    max_message_bytes: int = setting(MAX_MESSAGE_BYTES, Kind.BYTES, minimum=1)
+    """Longest message accepted. Publishers cut rows into messages of about 4 MiB, so only longer rows need more."""
+    tls: bool = setting(False, Kind.FLAG)
+    """Whether to use TLS; any of the following settings turns it on too."""
+    tls_ca: str = setting("", Kind.TEXT)
+    """PEM file of the authority of the publishers' certificates. Empty: the authorities that the system trusts."""
+    tls_certificate: str = setting("", Kind.TEXT)
+    """PEM file of the certificate to present."""
+    tls_key: str = setting("", Kind.TEXT)
+    """PEM file with the key of `tls_certificate`."""
+    on_lost: Callable[[Lost], None] | None = setting(None, Kind.OBJECT)
+    """Function to call with each failure to reach a partition."""
 
     def __post_init__(self) -> None:
         check_all(self, "option ")
@@ -114,16 +101,14 @@ class FollowingSettings:
 class SubscriptionSettings(FollowingSettings):
     """The settings of ``subscribe``."""
 
-    atomic: bool = setting(
-        True, Kind.FLAG, "Whether epochs are delivered whole; False delivers rows on arrival, without a filter."
-    )
-    beyond: Time | tuple[()] = setting((), Kind.OBJECT, "Drop rows at or before this time. Empty: no limit.")
-    resume: Position | None = setting(
-        None, Kind.OBJECT, "Continue from the `position` of an earlier subscription. None: from the next whole epoch."
-    )
-    reopen: bool = setting(
-        False, Kind.FLAG, "Whether to wait for a topic that has ended as for one whose partitions are lost."
-    )
+    atomic: bool = setting(True, Kind.FLAG)
+    """Whether epochs are delivered whole; False delivers rows on arrival, without a filter."""
+    beyond: Time | tuple[()] = setting((), Kind.OBJECT)
+    """Drop rows at or before this time. Empty: no limit."""
+    resume: Position | None = setting(None, Kind.OBJECT)
+    """Continue from the `position` of an earlier subscription. None: from the next whole epoch."""
+    reopen: bool = setting(False, Kind.FLAG)
+    """Whether to wait for a topic that has ended as for one whose partitions are lost."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -140,14 +125,7 @@ class SubscriptionSettings(FollowingSettings):
 class TopicSourceSettings(FollowingSettings):
     """The settings of ``TopicSource``."""
 
-    value: str = setting(
-        "json",
-        Kind.TEXT,
-        "Content of a message: a row as a JSON object, or some rows of an epoch as an Arrow IPC stream.",
-        choices=VALUES,
-    )
-    reopen: bool = setting(
-        True,
-        Kind.FLAG,
-        "Whether to wait for a topic that has ended; False: its end is the end of the source.",
-    )
+    value: str = setting("json", Kind.TEXT, choices=VALUES)
+    """Content of a message: a row as a JSON object, or some rows of an epoch as an Arrow IPC stream."""
+    reopen: bool = setting(True, Kind.FLAG)
+    """Whether to wait for a topic that has ended; False: its end is the end of the source."""

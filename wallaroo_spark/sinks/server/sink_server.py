@@ -26,17 +26,18 @@ log = one_line(logging.getLogger("wallaroo_spark.sinks"))
 class SinkServerSettings:
     """The settings of a sink server. Sizes are in bytes, times in seconds; the cookie is never shown."""
 
-    version: str = setting("0.0.1", Kind.TEXT, "Protocol version that workers must say.")
-    cookie: str = setting("", Kind.TEXT, "Cookie that workers must present.", secret=True)
-    max_frame_bytes: int = setting(4 << 20, Kind.BYTES, "Longest frame accepted.", minimum=1)
-    max_sessions: int = setting(1024, Kind.COUNT, "Most sessions at once.", minimum=0)
-    handshake_timeout: float = setting(10.0, Kind.SECONDS, "Longest wait for HELLO.", minimum=0)
-    write_timeout: float = setting(
-        60.0,
-        Kind.SECONDS,
-        "How long a peer may leave its messages unread, and a superseded session may take to end.",
-        minimum=0,
-    )
+    version: str = setting("0.0.1", Kind.TEXT)
+    """Protocol version that workers must say."""
+    cookie: str = setting("", Kind.TEXT, secret=True)
+    """Cookie that workers must present."""
+    max_frame_bytes: int = setting(4 << 20, Kind.BYTES, minimum=1)
+    """Longest frame accepted."""
+    max_sessions: int = setting(1024, Kind.COUNT, minimum=0)
+    """Most sessions at once."""
+    handshake_timeout: float = setting(10.0, Kind.SECONDS, minimum=0)
+    """Longest wait for HELLO."""
+    write_timeout: float = setting(60.0, Kind.SECONDS, minimum=0)
+    """How long a peer may leave its messages unread, and a superseded session may take to end."""
 
     def __post_init__(self) -> None:
         check_all(self)
