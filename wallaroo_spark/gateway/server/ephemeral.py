@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, TypeVar
 
 from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.api import pipelines_pb2_grpc as rpc
@@ -12,58 +14,102 @@ from wallaroo_spark.gateway.cloud_events import event_of
 from wallaroo_spark.gateway.limits import Refused, invalid
 from wallaroo_spark.gateway.server.answers import explained, first_message, token_of
 from wallaroo_spark.gateway.server.gateway import Gateway
-from wallaroo_spark.gateway.server.peers import after, forward_one, forward_stream, forwarded
+from wallaroo_spark.gateway.server.peers import PeerGateway, after, forward_one, forward_stream, forwarded
 from wallaroo_spark.gateway.state.endpoints import Consumer, EndpointCall
 from wallaroo_spark.gateway.tokens import PUBLISH, SUBSCRIBE
+from wallaroo_spark.pipelines.schema.declarations import EndpointDeclaration, ExchangeDeclaration
 from wallaroo_spark.pipelines.schema.names import name_problem
 
+D = TypeVar("D", ExchangeDeclaration, EndpointDeclaration)
+# The generated code has no types.
+_EXCHANGES: Any = rpc.ExchangesStub
+_ENDPOINTS: Any = rpc.EndpointsStub
 
-class ExchangesService(rpc.ExchangesServicer):
-    """Send and receive ephemeral messages."""
+
+class _EphemeralService:
+    """The common part of both services."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
+    def _admitted(
+        self, context: Any, access: str, kind: type[D], path: str
+    ) -> tuple[D, PeerGateway | None, Callable[[], object]]:
+        """The declaration of an object, the gateway that owns it (None: this one), and the check of the client's right.
+
+        Raises :class:`Refused`, as the check does.
+        """
+        gateway, token = self._gateway, token_of(context)
+
+        def check() -> D:
+            gateway.check(token, access, kind.kind, path)
+            return gateway.core.schema.find(kind, path)
+
+        declared = check()
+        gateway.require_life()
+        return declared, gateway.peers.elsewhere(kind.kind, declared.key.path, context), check
+
+    @asynccontextmanager
+    async def _channel(
+        self,
+        served: object,
+        check: Callable[[], object],
+        end: Callable[[Refused], None],
+        leave: Callable[[], None],
+        reading: Coroutine[Any, Any, None] | None = None,
+    ) -> AsyncIterator[asyncio.Future[None] | None]:
+        """Serve a client until the block ends: ``end`` is called when it has lost its right, ``leave`` at the end.
+
+        ``reading`` reads the client's messages meanwhile.
+        """
+
+        def rules_changed() -> None:
+            try:
+                check()
+            except Refused as problem:
+                end(problem)
+
+        task = asyncio.ensure_future(reading) if reading is not None else None
+        self._gateway.rules_changed[served] = rules_changed
+        try:
+            yield task
+        finally:
+            # Before anything is awaited: a client that goes while its channel ends cancels this task at any await.
+            del self._gateway.rules_changed[served]
+            leave()
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+
+class ExchangesService(_EphemeralService, rpc.ExchangesServicer):
+    """Send and receive ephemeral messages."""
+
     @explained
     async def Send(self, request: pb.SendRequest, context: Any) -> pb.SendReply:  # the name of the interface
         """Give one receiver of each group a copy."""
-        gateway = self._gateway
-        gateway.check(token_of(context), PUBLISH, "Exchange", request.exchange)
-        path = gateway.core.schema.exchange(request.exchange).key.path
-        gateway.require_life()
-        other = gateway.peers.elsewhere("Exchange", path, context)
+        declared, other, _ = self._admitted(context, PUBLISH, ExchangeDeclaration, request.exchange)
         if other is not None:
-            stub: Any = rpc.ExchangesStub
-            reply: pb.SendReply = await forward_one(other, stub(other.channel).Send, request, context)
+            reply: pb.SendReply = await forward_one(other, _EXCHANGES(other.channel).Send, request, context)
             return reply
-        event_of(request.event, gateway.limits)
-        return pb.SendReply(groups=gateway.exchanges.send(path, request.event))
+        event_of(request.event, self._gateway.limits)
+        return pb.SendReply(groups=self._gateway.exchanges.send(declared.key.path, request.event))
 
     @explained
     async def Receive(self, request: pb.ReceiveRequest, context: Any) -> None:  # the name of the interface
         """Receive the messages of an exchange."""
-        gateway, token = self._gateway, token_of(context)
-
-        def check() -> None:
-            gateway.check(token, SUBSCRIBE, "Exchange", request.exchange)
-            gateway.core.schema.exchange(request.exchange)
-
-        check()
+        gateway = self._gateway
+        declared, other, check = self._admitted(context, SUBSCRIBE, ExchangeDeclaration, request.exchange)
         if problem := name_problem(request.group):
             raise invalid(f"group: {problem}")
-        path = gateway.core.schema.exchange(request.exchange).key.path
-        gateway.require_life()
-        other = gateway.peers.elsewhere("Exchange", path, context)
         if other is not None:
-            stub: Any = rpc.ExchangesStub
-            call = stub(other.channel).Receive(request, metadata=forwarded(context))
+            call = _EXCHANGES(other.channel).Receive(request, metadata=forwarded(context))
             await forward_stream(other, call, None, context, announced=True)
             return
         gateway.require_place()
         wake = asyncio.Event()
-        receiver = gateway.exchanges.join(path, request.group, wake.set)
-        gateway.rules_changed[receiver] = _ending(check, receiver.end)
-        try:
+        receiver = gateway.exchanges.join(declared.key.path, request.group, wake.set)
+        async with self._channel(receiver, check, receiver.end, partial(gateway.exchanges.leave, receiver)):
             await context.send_initial_metadata(())
             while receiver.ended is None:
                 wake.clear()
@@ -73,57 +119,47 @@ class ExchangesService(rpc.ExchangesServicer):
                 else:
                     await wake.wait()
             raise receiver.ended
-        finally:
-            del gateway.rules_changed[receiver]
-            gateway.exchanges.leave(receiver)
 
 
-class EndpointsService(rpc.EndpointsServicer):
+class EndpointsService(_EphemeralService, rpc.EndpointsServicer):
     """Call and serve endpoints."""
-
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
 
     @explained
     async def Call(self, messages: AsyncIterator[pb.CallMessage], context: Any) -> None:  # the name of the interface
         """Call an endpoint."""
-        gateway, token = self._gateway, token_of(context)
-        first = await first_message(messages)
-
-        def check() -> None:
-            gateway.check(token, PUBLISH, "Endpoint", first.endpoint)
-            gateway.core.schema.endpoint(first.endpoint)
-
-        check()
-        declared = gateway.core.schema.endpoint(first.endpoint)
-        path = declared.key.path
-        gateway.require_life()
-        other = gateway.peers.elsewhere("Endpoint", path, context)
+        endpoints, first = self._gateway.endpoints, await first_message(messages)
+        declared, other, check = self._admitted(context, PUBLISH, EndpointDeclaration, first.endpoint)
         if other is not None:
-            stub: Any = rpc.EndpointsStub
-            call = stub(other.channel).Call(metadata=forwarded(context), timeout=context.time_remaining())
+            call = _ENDPOINTS(other.channel).Call(metadata=forwarded(context), timeout=context.time_remaining())
             await forward_stream(other, call, after(first, messages), context, announced=False)
             return
-        event_of(first.event, gateway.limits)
+        event_of(first.event, self._gateway.limits)
         wake, room = asyncio.Event(), asyncio.Event()
 
         def changed() -> None:
             wake.set()
             room.set()
 
-        single = (declared.input == "single", declared.output == "single")
-        begun = gateway.endpoints.call(path, first.event, single, changed)
-        gateway.rules_changed[begun] = _ending(check, begun.end)
-        reading = asyncio.ensure_future(self._read(begun, messages, wake, room))
-        try:
-            await self._answer(begun, reading, wake, context)
-        finally:
-            # Before anything is awaited: a client that goes while its channel ends cancels this task at any await.
-            del gateway.rules_changed[begun]
+        def leave() -> None:
             left = context.time_remaining()
-            gateway.endpoints.hang_up(begun, late=left is not None and left <= 0)
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
+            endpoints.hang_up(begun, late=left is not None and left <= 0)
+
+        single = (declared.input == "single", declared.output == "single")
+        begun = endpoints.call(declared.key.path, first.event, single, changed)
+        reading = self._read(begun, messages, wake, room)
+        async with self._channel(begun, check, begun.end, leave, reading) as read:
+            while True:
+                wake.clear()
+                _raise_of(read)
+                answer = begun.answers.take()
+                if answer is not None:
+                    await context.write(answer)
+                elif begun.done:
+                    break
+                else:
+                    await wake.wait()
+            if begun.problem is not None:
+                raise begun.problem
 
     async def _read(
         self, call: EndpointCall, messages: AsyncIterator[pb.CallMessage], wake: asyncio.Event, room: asyncio.Event
@@ -140,58 +176,33 @@ class EndpointsService(rpc.EndpointsServicer):
         finally:
             wake.set()
 
-    async def _answer(
-        self, call: EndpointCall, reading: asyncio.Future[None], wake: asyncio.Event, context: Any
-    ) -> None:
-        while True:
-            wake.clear()
-            if reading.done():
-                reading.result()
-            answer = call.answers.take()
-            if answer is not None:
-                await context.write(answer)
-            elif call.done:
-                break
-            else:
-                await wake.wait()
-        if call.problem is not None:
-            raise call.problem
-
     @explained
     async def Serve(self, messages: AsyncIterator[pb.ServeMessage], context: Any) -> None:  # the name of the interface
         """Serve an endpoint."""
-        gateway, token = self._gateway, token_of(context)
-        first = await first_message(messages)
-
-        def check() -> None:
-            gateway.check(token, SUBSCRIBE, "Endpoint", first.endpoint)
-            gateway.core.schema.endpoint(first.endpoint)
-
-        check()
-        path = gateway.core.schema.endpoint(first.endpoint).key.path
+        gateway, first = self._gateway, await first_message(messages)
+        declared, other, check = self._admitted(context, SUBSCRIBE, EndpointDeclaration, first.endpoint)
         if first.concurrency > gateway.limits.concurrency:
             raise invalid(f"concurrency is {first.concurrency}, and {gateway.limits.concurrency} is permitted")
-        gateway.require_life()
-        other = gateway.peers.elsewhere("Endpoint", path, context)
         if other is not None:
-            stub: Any = rpc.EndpointsStub
-            call = stub(other.channel).Serve(metadata=forwarded(context))
+            call = _ENDPOINTS(other.channel).Serve(metadata=forwarded(context))
             await forward_stream(other, call, after(first, messages), context, announced=True)
             return
         gateway.require_place()
-        wake = asyncio.Event()
-        consumer = gateway.endpoints.serve(path, first.concurrency or 1, wake.set)
-        gateway.rules_changed[consumer] = _ending(check, lambda problem: gateway.endpoints.retire(consumer, problem))
-        reading = asyncio.ensure_future(self._read_answers(consumer, messages, wake))
-        try:
+        wake, endpoints = asyncio.Event(), gateway.endpoints
+        consumer = endpoints.serve(declared.key.path, first.concurrency or 1, wake.set)
+        retire, leave = partial(endpoints.retire, consumer), partial(endpoints.leave, consumer)
+        reading = self._read_answers(consumer, messages, wake)
+        async with self._channel(consumer, check, retire, leave, reading) as read:
             await context.send_initial_metadata(())
-            await self._give_calls(consumer, reading, wake, context)
-        finally:
-            # Before anything is awaited, as above.
-            del gateway.rules_changed[consumer]
-            gateway.endpoints.leave(consumer)
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
+            while not _raise_of(read):
+                wake.clear()
+                event = consumer.take()
+                if event is not None:
+                    await context.write(event)
+                elif consumer.ended is not None:
+                    raise consumer.ended
+                else:
+                    await wake.wait()
 
     async def _read_answers(
         self, consumer: Consumer, messages: AsyncIterator[pb.ServeMessage], wake: asyncio.Event
@@ -205,30 +216,10 @@ class EndpointsService(rpc.EndpointsServicer):
         finally:
             wake.set()
 
-    async def _give_calls(
-        self, consumer: Consumer, reading: asyncio.Future[None], wake: asyncio.Event, context: Any
-    ) -> None:
-        while True:
-            wake.clear()
-            if reading.done():
-                reading.result()
-                return
-            event = consumer.take()
-            if event is not None:
-                await context.write(event)
-            elif consumer.ended is not None:
-                raise consumer.ended
-            else:
-                await wake.wait()
 
-
-def _ending(check: Callable[[], None], end: Callable[[Refused], None]) -> Callable[[], None]:
-    """A check that ends a channel which has lost its right."""
-
-    def checked() -> None:
-        try:
-            check()
-        except Refused as problem:
-            end(problem)
-
-    return checked
+def _raise_of(reading: asyncio.Future[None] | None) -> bool:
+    """Whether the client sends no more messages. Raises the error with which reading them has ended."""
+    if reading is None or not reading.done():
+        return False
+    reading.result()
+    return True

@@ -43,7 +43,7 @@ from wallaroo_spark.pipelines.controller.messages.instructions import (
 )
 from wallaroo_spark.pipelines.controller.messages.values import Durability, PartitionKey, ReplyTo
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
-from wallaroo_spark.pipelines.schema.declarations import StartPoint
+from wallaroo_spark.pipelines.schema.declarations import PipelineDeclaration, StartPoint, StreamDeclaration
 from wallaroo_spark.pipelines.schema.names import name_problem
 
 Changed = Callable[[], None]
@@ -106,7 +106,7 @@ class GatewayCore:
 
     def publish(self, request: pb.PublishRequest, changed: Changed) -> tuple[PublishCall, list[ToInbox]]:
         """Begin a publish. Raises :class:`Refused`."""
-        stream = self.schema.stream(request.stream)
+        stream = self.schema.find(StreamDeclaration, request.stream)
         self._room_for_a_call()
         if request.durability not in _DURABILITY:
             raise invalid(f"durability {request.durability} is not known; give COMMITTED (0) or RECEIVED (1)")
@@ -141,7 +141,7 @@ class GatewayCore:
     def _change_instance(
         self, request: pb.CancelRequest | pb.TakeAwayRequest, event: Callable[..., Event], changed: Changed
     ) -> tuple[WaitingCall, list[ToInbox]]:
-        pipeline = self.schema.pipeline(request.pipeline)
+        pipeline = self.schema.find(PipelineDeclaration, request.pipeline)
         self._room_for_a_call()
         stream = pipeline.input_key.path
         require_partition(stream, self.schema.partitions(stream), request.partition)
@@ -154,7 +154,7 @@ class GatewayCore:
 
     def change_group(self, request: pb.ChangeGroupRequest, changed: Changed) -> tuple[GroupCall, list[ToInbox]]:
         """Begin to change a group. Raises :class:`Refused`."""
-        stream = self.schema.stream(request.stream)
+        stream = self.schema.find(StreamDeclaration, request.stream)
         self._room_for_a_call()
         if problem := name_problem(request.group):
             raise invalid(f"group: {problem}")
@@ -191,7 +191,7 @@ class GatewayCore:
         return member, member.join(joining.partitions or range(self.schema.partitions(joining.stream)))
 
     def _group(self, join: pb.JoinGroup) -> GroupJoining:
-        stream = self.schema.stream(join.stream)
+        stream = self.schema.find(StreamDeclaration, join.stream)
         if problem := name_problem(join.group):
             raise invalid(f"group: {problem}")
         start = _start_point(join.start)
@@ -211,7 +211,7 @@ class GatewayCore:
         )
 
     def _stage(self, join: pb.JoinStage) -> StageJoining:
-        pipeline = self.schema.pipeline(join.pipeline)
+        pipeline = self.schema.find(PipelineDeclaration, join.pipeline)
         stage = next((one for one in pipeline.stages if one.name == join.stage), None)
         otherwise: Refused | None = None
         if stage is None:

@@ -34,7 +34,7 @@ from wallaroo_spark.pipelines.controller.messages.events import (
 from wallaroo_spark.pipelines.controller.messages.instructions import AnswerRequest, DeliverInputs, DeliverRecords
 from wallaroo_spark.pipelines.controller.messages.values import Delivery, PartitionKey, ReplyTo, StreamOutput
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, EventProblem, Payload, valid_output
-from wallaroo_spark.pipelines.schema.declarations import StartPoint
+from wallaroo_spark.pipelines.schema.declarations import StartPoint, StreamDeclaration
 from wallaroo_spark.pipelines.schema.names import stream_key
 
 RENEWALS = 4
@@ -589,7 +589,7 @@ class JoinedMember:
         if len(found.parts) >= self._limits.events:
             raise invalid(f"a transaction has at most {self._limits.events} statements; divide it")
         may(given.stream)
-        stream = schema.stream(given.stream)
+        stream = schema.find(StreamDeclaration, given.stream)
         events = events_of(given.events, self._limits)
         if not events:
             raise invalid("a statement has no event; give at least one")

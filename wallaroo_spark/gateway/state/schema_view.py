@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeVar
 
 from wallaroo_spark.gateway.limits import unknown
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
@@ -18,6 +19,8 @@ from wallaroo_spark.pipelines.schema.declarations import (
 )
 from wallaroo_spark.pipelines.schema.names import ObjectKey
 from wallaroo_spark.pipelines.schema.store import StoredSchema
+
+D = TypeVar("D", StreamDeclaration, PipelineDeclaration, ExchangeDeclaration, EndpointDeclaration)
 
 
 @dataclass(frozen=True)
@@ -35,28 +38,11 @@ class SchemaView:
         """The view of a stored version."""
         return cls(stored.version, stored.objects, round(stored.applied_at * 1000))
 
-    def stream(self, path: str) -> StreamDeclaration:
-        """The stream of a path ``namespace/name``. Raises :class:`Refused`, as the other methods do."""
-        found = self._find("Stream", path)
-        assert isinstance(found, StreamDeclaration)
-        return found
-
-    def pipeline(self, path: str) -> PipelineDeclaration:
-        """A pipeline."""
-        found = self._find("Pipeline", path)
-        assert isinstance(found, PipelineDeclaration)
-        return found
-
-    def exchange(self, path: str) -> ExchangeDeclaration:
-        """An exchange."""
-        found = self._find("Exchange", path)
-        assert isinstance(found, ExchangeDeclaration)
-        return found
-
-    def endpoint(self, path: str) -> EndpointDeclaration:
-        """An endpoint."""
-        found = self._find("Endpoint", path)
-        assert isinstance(found, EndpointDeclaration)
+    def find(self, kind: type[D], path: str) -> D:
+        """The object of a kind and a path ``namespace/name``. Raises :class:`Refused` without one."""
+        found = self.objects.get(_key(kind.kind, path))
+        if not isinstance(found, kind):
+            raise unknown(kind.kind, path)
         return found
 
     def partitions(self, path: str) -> int:
@@ -74,12 +60,6 @@ class SchemaView:
         """Every partition of every stream."""
         streams = (one for one in self.objects.values() if isinstance(one, StreamDeclaration))
         return [PartitionKey(one.key.path, partition) for one in streams for partition in range(one.partitions)]
-
-    def _find(self, kind: str, path: str) -> Declaration:
-        found = self.objects.get(_key(kind, path))
-        if found is None:
-            raise unknown(kind, path)
-        return found
 
 
 def _key(kind: str, path: str) -> ObjectKey:
