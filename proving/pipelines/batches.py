@@ -20,7 +20,8 @@ from wallaroo_spark.pipelines.controller.messages.events import Event
 from wallaroo_spark.pipelines.controller.messages.instructions import Instruction, RunFunction
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.controller.stored.encoding import encode
-from wallaroo_spark.pipelines.controller.stored.entries import Changes, KeyEntries
+from wallaroo_spark.pipelines.controller.stored.entries import KeyEntries
+from wallaroo_spark.pipelines.controller.stored.entries_of_kind import Changes
 from wallaroo_spark.pipelines.controller.stored.key_state import Head
 from wallaroo_spark.pipelines.controller.stored.seen_ids import SeenCache
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent

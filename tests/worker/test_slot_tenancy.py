@@ -14,8 +14,9 @@ from wallaroo_spark.worker.slot_tenancy import SlotTenancy
 class ServedInstances:
     """No instances at all."""
 
-    def __init__(self) -> None:
+    def __init__(self, claims: set[int]) -> None:
         self.assigned: set[str] = set()
+        self.claims = claims
 
     def instances(self) -> list[str]:
         return []
@@ -59,7 +60,7 @@ async def test_a_claim_whose_answer_was_lost_is_given_back_with_the_next_renewal
     registry.lost = False
     assert await other.claim((7,)) == frozenset()
 
-    await one.renew(ServedInstances(), set)
+    await one.renew(ServedInstances(set()))
     assert await other.claim((7,)) == {7}
     registry.close()
 
@@ -73,6 +74,6 @@ async def test_claims_whose_release_failed_are_released_with_the_next_renewal(re
     registry.lost = False
     assert await other.claim((7, 8)) == frozenset()
 
-    await one.renew(ServedInstances(), lambda: {8})
+    await one.renew(ServedInstances({8}))
     assert await other.claim((7, 8)) == {7}
     registry.close()

@@ -272,7 +272,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
 
     async def _found(self, ranges: dict[int, PlannedRange], waits: float) -> FoundRanges:
         """Find ranges, and note the times for messages that are followed for traces."""
-        traced = await self._worker.on_loop(lambda state: state.traced)
+        traced = await self._worker.on_loop(lambda state: state.connections.traced)
         if traced is None:
             return await self._reads.find(ranges, waits)
         traced.planned(ranges.values(), time.time_ns() // 1000)
@@ -336,13 +336,14 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
 
     async def _commit(self, event: e.Committed) -> None:
         await self._worker.apply(event)
-        traced = await self._worker.on_loop(lambda state: state.traced)
+        traced = await self._worker.on_loop(lambda state: state.connections.traced)
         if traced is not None:
             traced.acknowledged(time.time_ns() // 1000)
 
     def _traced(self, body: dict[str, Any]) -> Any:
         after = int(body["after"])
-        return {"messages": self._ask(lambda state: state.traced.finished(after) if state.traced is not None else [])}
+        traced = self._ask(lambda state: state.connections.traced)
+        return {"messages": [] if traced is None else self._ask(lambda _: traced.finished(after))}
 
     def _rewind(self, body: bytes) -> bytes:
         notice = calls.decode(body)

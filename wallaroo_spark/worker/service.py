@@ -113,7 +113,7 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
         self._spawn(
             self._renew(
                 self._renewal_seconds,
-                lambda: self._tenancy.renew(state, lambda: state.claims),
+                lambda: self._tenancy.renew(state.connections),
                 self._renewed,
             )
         )
@@ -229,7 +229,7 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
     def release_instances(self, instances: tuple[str, ...]) -> None:
         """See :class:`~.machine.environment.Environment`."""
         assert self.state is not None
-        self._spawn(self._tenancy.unassign(instances, self.state))
+        self._spawn(self._tenancy.unassign(instances, self.state.connections))
 
     def ask_claims(self, ask: e.AskClaims) -> None:
         """See :class:`~.machine.environment.Environment`."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from wallaroo_spark.errors import RegistryError
@@ -38,9 +37,10 @@ class SlotRegistry(LeaseRegistry, Protocol):
 class ServedInstances(Protocol):
     """The instances of a worker, for the release of their assignments."""
 
-    @property
-    def assigned(self) -> set[str]:
-        """The instances whose assignments this worker must release."""
+    assigned: set[str]
+    """The instances whose assignments this worker must release."""
+    claims: set[int]
+    """The stream ids that this slot has claimed."""
 
     def instances(self) -> list[str]:
         """The instances that are connected, or of which rows are held."""
@@ -61,7 +61,7 @@ class SlotTenancy(Tenancy):
         self._none_leaving = asyncio.Event()
         self._none_leaving.set()
 
-    async def renew(self, served: ServedInstances, claims: Callable[[], set[int]]) -> frozenset[int]:
+    async def renew(self, served: ServedInstances) -> frozenset[int]:
         """Renew the lease, and restore entries that an emptied Redis has lost. Returns claims that another slot has
         now.
         """
@@ -71,7 +71,7 @@ class SlotTenancy(Tenancy):
         served.assigned.update(instances)
         async with self._claiming:
             await self._give_back()
-            wanted = claims().copy()
+            wanted = served.claims.copy()
             ask = functools.partial(self._registry.claim, self.current, sorted(wanted))
             return frozenset(wanted - await self.ask(ask)) if wanted else frozenset()
 

@@ -208,9 +208,9 @@ class Worker(InnerPort):
         while True:
             yield self.options.lease_seconds / 3
             try:
-                instances = state.instances()
+                instances = state.connections.instances()
                 yield self._ask_renewal(instances)
-                state.assigned.update(instances)
+                state.connections.assigned.update(instances)
                 lost = yield self._in_turn(self._renew_claims)
             except LeaseLostError as error:
                 self.lease_lost(error)
@@ -260,7 +260,7 @@ class Worker(InnerPort):
     def _renew_claims(self) -> Steps:
         assert self.state is not None
         yield from self._give_back()
-        wanted, lease = sorted(self.state.claims), self.lease
+        wanted, lease = sorted(self.state.connections.claims), self.lease
         if not wanted:
             return set()
         return set(wanted) - (yield self.world.registry.ask(lambda r: r.claim(lease, wanted)))
@@ -464,12 +464,12 @@ class Worker(InnerPort):
         assert state is not None
         while self._releasing is not None:
             yield self._releasing
-        self._releasing, back = Promise(), set(instances) & set(state.instances())
+        self._releasing, back = Promise(), set(instances) & set(state.connections.instances())
         try:
             yield self.world.registry.ask(lambda r: r.unassign(lease, sorted(set(instances) - back)))
         except RegistryError:
             back = set(instances)
-        state.assigned.update(back)
+        state.connections.assigned.update(back)
         done, self._releasing = self._releasing, None
         done.resolve(None)
 

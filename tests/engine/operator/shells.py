@@ -13,7 +13,8 @@ from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.values import IN_SPARK, PartitionKey
 from wallaroo_spark.pipelines.controller.stored.encoding import encode
-from wallaroo_spark.pipelines.controller.stored.entries import Changes, KeyEntries
+from wallaroo_spark.pipelines.controller.stored.entries import KeyEntries
+from wallaroo_spark.pipelines.controller.stored.entries_of_kind import Changes
 from wallaroo_spark.pipelines.controller.stored.seen_ids import SeenCache
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, Payload
 from wallaroo_spark.streams.rows import Rank

@@ -353,7 +353,7 @@ def test_an_instance_that_is_gone_and_of_which_nothing_is_held_is_given_back(ben
     connector.leave()
     bench.do(e.Tick(1.0))
     assert bench.unassigned == [], "two messages are held"
-    assert bench.state.instances() == ["shop-1", "shop-2"]
+    assert bench.state.connections.instances() == ["shop-1", "shop-2"]
 
     bench.run_batch()
     bench.do(e.Tick(2.0))

@@ -394,7 +394,7 @@ class TestStatus:
         gone.leave()
         bench.join(V3, "here")
 
-        assert bench.state.instances() == ["gone", "here"]
+        assert bench.state.connections.instances() == ["gone", "here"]
 
     def test_status_has_the_facts_for_an_operator(self, bench: Bench) -> None:
         connector = bench.join(DRAFT_BE)

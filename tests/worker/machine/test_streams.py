@@ -60,7 +60,7 @@ def test_in_the_drafts_a_stream_belongs_to_its_instance(bench: Bench, revision: 
         connector.messages(7, [1])
 
     assert bench.run_batch() == {StreamKey("shop-1", 7): [1], StreamKey("shop-2", 7): [1]}
-    assert bench.state.claims == set()
+    assert bench.state.connections.claims == set()
 
 
 @drafts
@@ -81,7 +81,7 @@ class TestV3:
         connector = bench.join(V3)
 
         assert connector.open(7) == [accepted(7, 40)]
-        assert bench.state.claims == {7}
+        assert bench.state.connections.claims == {7}
 
     def test_all_streams_of_one_read_are_asked_about_in_one_go(self, bench: Bench) -> None:
         connector = bench.join(V3)
@@ -97,7 +97,7 @@ class TestV3:
         bench.claims_of_others = {7}
 
         assert bench.join(V3).open(7) == [refused(7)]
-        assert bench.state.claims == set()
+        assert bench.state.connections.claims == set()
 
     def test_a_stream_that_is_open_in_another_session_is_refused(self, bench: Bench) -> None:
         one, two = bench.join(V3, "a"), bench.join(V3, "b")
@@ -166,7 +166,7 @@ class TestV3:
 
         bench.run_batch()
         assert bench.released == [8, 7]
-        assert bench.state.claims == set()
+        assert bench.state.connections.claims == set()
 
     def test_a_claim_that_nobody_waits_for_any_more_is_given_back(self, bench: Bench) -> None:
         connector = bench.join(V3)
@@ -176,7 +176,7 @@ class TestV3:
         bench.answer(bench.held_back[0])
 
         assert bench.released == [7]
-        assert bench.state.claims == set()
+        assert bench.state.connections.claims == set()
 
     def test_a_session_that_ended_before_the_answer_is_not_told(self, bench: Bench) -> None:
         connector = bench.join(V3)
@@ -206,7 +206,7 @@ class TestV3:
 
         assert connector.closed == e.Close(connector.number, at_once=True)
         assert sorted(bench.released) == [7, 8]
-        assert bench.state.claims == {6}
+        assert bench.state.connections.claims == {6}
 
     def test_without_a_registry_new_streams_are_refused_and_open_ones_go_on(self, bench: Bench) -> None:
         connector = bench.join(V3)
@@ -238,7 +238,7 @@ class TestV3:
             bench.answer(ask)
 
         assert two.said(NotifyAck) == [accepted(7)]
-        assert bench.state.claims == {7}
+        assert bench.state.connections.claims == {7}
 
 
 class TestLostClaims:
@@ -254,7 +254,7 @@ class TestLostClaims:
 
         assert connector.closed == e.Close(0)
         assert bench.plan() == {}
-        assert bench.state.claims == set()
+        assert bench.state.connections.claims == set()
         assert bench.released == []
 
     def test_also_when_nobody_sends_it(self, bench: Bench) -> None:

@@ -22,7 +22,7 @@ def sending(every: int, messages: int) -> tuple[Bench, TracedMessages | None]:
     shop.open(7, name="orders")
     for first in range(1, messages + 1, 10):
         shop.messages(7, range(first, min(first + 10, messages + 1)))
-    return bench, bench.state.traced
+    return bench, bench.state.connections.traced
 
 
 def commit(bench: Bench, reference: int, seconds: float) -> None:
@@ -63,7 +63,7 @@ def test_an_ephemeral_stream_is_not_followed_and_the_next_sample_is_taken_elsewh
     shop.open(7)
     shop.open(8)
     shop.messages(7, range(1, 11), Flags.EPHEMERAL)
-    samples = bench.state.traced
+    samples = bench.state.connections.traced
     assert samples is not None
     assert not samples._open
     shop.messages(8, [4])
@@ -113,10 +113,10 @@ def test_streams_of_the_whole_source_and_single_messages_are_followed_too() -> N
     shop.messages(7, [5])
     bench.batch += 1
     bench.do(e.Committed(bench.epoch, bench.batch, {StreamKey("", 7): 5}, 1.0, NOON))
-    assert bench.state.traced is not None
-    bench.state.traced.acknowledged(NOON)
+    assert bench.state.connections.traced is not None
+    bench.state.connections.traced.acknowledged(NOON)
 
-    assert [sample["instance"] for sample in bench.state.traced.finished(0)] == ["shop-1"]
+    assert [sample["instance"] for sample in bench.state.connections.traced.finished(0)] == ["shop-1"]
 
 
 def test_the_finished_messages_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ from wallaroo_spark.pipelines.controller.messages.instructions import RunFunctio
 from wallaroo_spark.pipelines.controller.messages.values import Durability, PartitionKey, ReplyTo
 from wallaroo_spark.pipelines.controller.partitioning import partition_of
 from wallaroo_spark.pipelines.controller.stored.encoding import decode, encode
-from wallaroo_spark.pipelines.controller.stored.entries import Stored
+from wallaroo_spark.pipelines.controller.stored.entries_of_kind import Stored
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.pipelines.schema.declarations import PipelineDeclaration, StreamDeclaration
 from wallaroo_spark.pipelines.schema.names import ObjectKey, stream_key

@@ -11,7 +11,8 @@ from wallaroo_spark.errors import PipelineError
 from wallaroo_spark.pipelines.controller.messages import instructions
 from wallaroo_spark.pipelines.controller.messages.events import Carried
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey, ReplyTo
-from wallaroo_spark.pipelines.controller.stored.entries import KeyEntries, Stored
+from wallaroo_spark.pipelines.controller.stored.entries import KeyEntries
+from wallaroo_spark.pipelines.controller.stored.entries_of_kind import Stored
 from wallaroo_spark.pipelines.controller.stored.seen_ids import SeenCache
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 
@@ -69,6 +70,12 @@ class CallContext:
         sequence = self.head.sent.get(target, 0) + 1
         self.head.sent[target] = sequence
         self.out.append(instructions.CarryOut(target, sequence, message))
+
+    def due_in(self, timeout: int) -> int:
+        """When the time of a delivery is over that begins now; 0: it has no limit."""
+        due = self.now + timeout if timeout else 0
+        self.expect(due)
+        return due
 
     def expect(self, due: int) -> None:
         """The time of a delivery is over at ``due``; 0: it has no limit."""

@@ -28,7 +28,7 @@ from wallaroo_spark.pipelines.controller.partition_log import PartitionLog, reco
 from wallaroo_spark.pipelines.controller.pipelines import PipelineRuns
 from wallaroo_spark.pipelines.controller.stages import ack_problem
 from wallaroo_spark.pipelines.controller.states import DELIVERY, DeliveryEvent, DeliveryState
-from wallaroo_spark.pipelines.controller.stored.entries import Changes, Stored
+from wallaroo_spark.pipelines.controller.stored.entries_of_kind import Changes, Stored
 from wallaroo_spark.pipelines.controller.stored.key_state import OpenDelivery
 from wallaroo_spark.pipelines.controller.stored.seen_ids import SeenCache
 from wallaroo_spark.pipelines.controller.transactions import StagedStatements, Transactions
@@ -141,12 +141,12 @@ class KeyController:
         self._groups.deliver()
         self._instances.deliver()
         # Records that are due and have found no room in this batch are appended by the next one.
-        due = max(self._head.delayed[0][0], self.context.now + 1) if self._head.delayed else None
-        if self._pipelines.held_up:
-            # The time of the next batch is later than that of this one.
-            due = self.context.now + 1 if due is None else min(due, self.context.now + 1)
-        if self._head.deadline is not None:
-            due = self._head.deadline if due is None else min(due, self._head.deadline)
+        # The time of the next batch is later than that of this one.
+        following = self.context.now + 1
+        times = [max(self._head.delayed[0][0], following)] if self._head.delayed else []
+        times += [following] if self._pipelines.held_up else []
+        times += [self._head.deadline] if self._head.deadline is not None else []
+        due = min(times, default=None)
         if due != self._head.armed:
             self._head.armed = due
             self.context.say(instructions.ArmTimer(due))
@@ -372,9 +372,7 @@ class KeyController:
         found = self._has(event.member, event.delivery, None)
         if found is not None:
             # By the newest declaration, which may have no limit any more.
-            timeout = self._retry(event.delivery).timeout
-            found.due = self.context.now + timeout if timeout else 0
-            self.context.expect(found.due)
+            found.due = self.context.due_in(self._retry(event.delivery).timeout)
 
     def _taken(self, event: e.DeliveriesTaken) -> None:
         taken: list[values.Delivery]
@@ -401,10 +399,8 @@ class KeyController:
         self.context.answer(event.reply_to)
         found = self._head.groups[event.group].open
         if found is not None and event.action in (e.GroupAction.MOVE, e.GroupAction.DELETE):
-            delivery, reason = (
-                values.GroupDelivery(event.group, found.number),
-                f"an operator has changed the group: {event.action}",
-            )
+            delivery = values.GroupDelivery(event.group, found.number)
+            reason = f"an operator has changed the group: {event.action}"
             self._transactions.give_up(delivery, reason)
             if found.state is DeliveryState.DELIVERED and event.action is e.GroupAction.MOVE:
                 self.context.say(instructions.WithdrawDelivery(found.member, delivery, reason))

@@ -211,6 +211,5 @@ class SubscriberGroups:
         found.number, found.member, found.attempts = number, member, found.attempts + 1
         missed = group.missed + max(0, head.first - group.first)
         timeout = head.retry.timeout
-        found.due = context.now + timeout if timeout else 0
-        context.expect(found.due)
+        found.due = context.due_in(timeout)
         context.say(DeliverRecords(member, GroupDelivery(name, number), group.first, group.last, missed, timeout))

@@ -245,8 +245,7 @@ class ActiveInstances:
             members[member].open += 1
             plan = pipeline.plan_of(instance.version).stage(stage)
             assert plan is not None, stage
-            found.due = self._context.now + plan.timeout if plan.timeout else 0
-            self._context.expect(found.due)
+            found.due = self._context.due_in(plan.timeout)
             if members[member].open == members[member].limit:
                 free.remove(member)
             delivery = values.StageDelivery(name, number, stage, serial, pipeline.birth)

@@ -213,6 +213,7 @@ class HeldStream:
         self.ephemeral = False
         self.size += size
         self._stable_end = self.end = self.end + count
+        assert isinstance(self._rule, IncreasingIds)
         self._rule.accepted(last_id)
 
     def _not_increasing(self, found: NotIncreasing) -> str:

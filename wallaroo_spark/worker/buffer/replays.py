@@ -7,7 +7,6 @@ Source: ``docs/protocol.md#points-of-reference``.
 from __future__ import annotations
 
 from collections import deque
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,36 +28,6 @@ class NotIncreasing(Exception):
         self.highest = highest
 
 
-class ReferenceRule(Protocol):
-    """The rule that tells new messages of one stream from replayed ones."""
-
-    @property
-    def repeating(self) -> bool:
-        """Whether the sender still has to repeat messages, so that later new messages can be recognised."""
-
-    def select(self, ids: Ids, flags: FlagsOf | None = None, *, rising: bool = False) -> Mask | None:
-        """Return a mask of the messages that are new, or None when all are new. They are accepted from now on.
-
-        ``rising`` says that each id is known to be above the id before it. Raises :class:`NotIncreasing`, after which
-        the rule is unchanged, and :class:`RemoteProtocolError`, after which the caller must call :meth:`rewind`.
-        """
-
-    def accepted(self, highest: int) -> None:
-        """Record that new messages up to ``highest`` are accepted, without :meth:`select`, because none is a replay.
-
-        Only for increasing ids.
-        """
-
-    def resume(self, notified: int, committed: int | None) -> None:
-        """Handle a NOTIFY: the sender starts again behind ``committed``; ``notified`` is the NOTIFY's reference."""
-
-    def commit(self, ref: int) -> None:
-        """Record that all messages up to and including ``ref`` are committed."""
-
-    def rewind(self, ref: int | None) -> None:
-        """Forget all accepted messages behind ``ref``, which is committed or still held."""
-
-
 class IncreasingIds:
     """The rule for increasing ids: a message whose id is not above the last accepted id is a replay, until the sender
     has repeated all accepted messages.
@@ -71,6 +40,7 @@ class IncreasingIds:
     """
 
     repeating = False
+    """Whether the sender still has to repeat messages, so that later new messages can be recognised."""
 
     def __init__(self, last: int | None = None, *, may_go_back: bool = False) -> None:
         self.last = last
@@ -80,7 +50,11 @@ class IncreasingIds:
         self._sent_unstable = False
 
     def select(self, ids: Ids, flags: FlagsOf | None = None, *, rising: bool = False) -> Mask | None:
-        """See :class:`ReferenceRule`."""
+        """Return a mask of the messages that are new, or None when all are new. They are accepted from now on.
+
+        ``rising`` says that each id is known to be above the id before it. Raises :class:`NotIncreasing`, after which
+        the rule is unchanged.
+        """
         if not len(ids):
             return None
         first_is_new = self.last is None or int(ids[0]) > self.last
@@ -124,20 +98,26 @@ class IncreasingIds:
         self.last = highest if self.last is None else max(self.last, highest)
 
     def accepted(self, highest: int) -> None:
-        """See :class:`ReferenceRule`."""
+        """Record that new messages up to ``highest`` are accepted, without :meth:`select`, because none is a replay."""
         self.last, self._repeated, self._sent_unstable = highest, True, False
 
     def resume(self, notified: int, committed: int | None) -> None:
-        """See :class:`ReferenceRule`. The sender repeats the accepted messages first; they stay accepted."""
+        """Handle a NOTIFY: the sender starts again behind ``committed``; ``notified`` is the NOTIFY's reference.
+
+        The sender repeats the accepted messages first; they stay accepted.
+        """
         self._replay_to, self._repeated, self._sent_unstable = self.last, self.last is None, False
 
     def commit(self, ref: int) -> None:
-        """See :class:`ReferenceRule`. The sender may still send committed messages that were never accepted here."""
+        """Record that all messages up to and including ``ref`` are committed.
+
+        The sender may still send committed messages that were never accepted here.
+        """
         if self.last is None or ref > self.last:
             self.rewind(ref)
 
     def rewind(self, ref: int | None) -> None:
-        """See :class:`ReferenceRule`."""
+        """Forget all accepted messages behind ``ref``, which is committed or still held."""
         self.last = ref
         self.resume(0, ref)
 
@@ -163,11 +143,11 @@ class OpaqueIds:
 
     @property
     def repeating(self) -> bool:
-        """See :class:`ReferenceRule`."""
+        """See :class:`IncreasingIds`."""
         return bool(self._replay) or self._skip_to is not None
 
     def select(self, ids: Ids, flags: FlagsOf | None = None, *, rising: bool = False) -> Mask | None:
-        """See :class:`ReferenceRule`."""
+        """See :class:`IncreasingIds`. After a :class:`RemoteProtocolError` the caller must call :meth:`rewind`."""
         values: list[int] = ids.tolist()
         start = self._skip(values)
         start += self._repeat(values[start:])
@@ -213,12 +193,8 @@ class OpaqueIds:
                 )
         return len(values)
 
-    def accepted(self, highest: int) -> None:
-        """See :class:`ReferenceRule`."""
-        raise AssertionError("opaque ids have no order")
-
     def resume(self, notified: int, committed: int | None) -> None:
-        """See :class:`ReferenceRule`. Messages up to and including ``committed`` are skipped if they are sent again."""
+        """See :class:`IncreasingIds`. Messages up to and including ``committed`` are skipped if they are sent again."""
         self._replay = deque(self._accepted)
         self._skip_to = self._echo = None
         if notified in self._held:
@@ -231,7 +207,7 @@ class OpaqueIds:
             self._skip_to = committed
 
     def commit(self, ref: int) -> None:
-        """See :class:`ReferenceRule`. If ``ref`` is not held, the repeated messages up to it are skipped."""
+        """See :class:`IncreasingIds`. If ``ref`` is not held, the repeated messages up to it are skipped."""
         if ref == self._committed:
             return
         self._committed = ref
@@ -244,7 +220,7 @@ class OpaqueIds:
         self._held.discard(ref)
 
     def rewind(self, ref: int | None) -> None:
-        """See :class:`ReferenceRule`. If ``ref`` is not held, all held ids are forgotten."""
+        """See :class:`IncreasingIds`. If ``ref`` is not held, all held ids are forgotten."""
         if ref not in self._held:
             self._forget(ref)
             return
@@ -260,6 +236,9 @@ class OpaqueIds:
         self._replay.clear()
         self._skip_to = self._echo = None
         self.last = last
+
+
+ReferenceRule = IncreasingIds | OpaqueIds
 
 
 def rule_for(increasing: bool, last: int | None, *, may_go_back: bool = False) -> ReferenceRule:

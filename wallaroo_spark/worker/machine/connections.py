@@ -254,9 +254,9 @@ class Connections:
                     seconds = self.options.idle_timeout
                     self.send_off(connection, f"nothing was sent for {seconds:g} seconds (idleTimeout)", told=True)
 
-    def instances(self) -> set[str]:
+    def instances(self) -> list[str]:
         """The connector instances that are connected, or of which rows are held."""
-        return {self.by_number[number].instance for number in self.serving} | self.buffer.senders()
+        return sorted({self.by_number[number].instance for number in self.serving} | self.buffer.senders())
 
     def _release_instances(self) -> None:
         """Release instances that are not connected and have no held rows, so that another worker can get them."""
@@ -267,7 +267,7 @@ class Connections:
         if self.assigned.issubset(self.by_number[number].instance for number in self.serving):
             self._all_served_at = (self._departures, len(self.assigned))
             return
-        gone = self.assigned - self.instances()
+        gone = self.assigned.difference(self.instances())
         if gone:
             self.assigned -= gone
             self.out.append(e.ReleaseInstances(tuple(sorted(gone))))

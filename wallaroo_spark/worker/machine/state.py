@@ -39,7 +39,6 @@ from wallaroo_spark.worker.machine.query_position import QueryPosition
 from wallaroo_spark.worker.machine.resend import Resend
 from wallaroo_spark.worker.machine.story import Story
 from wallaroo_spark.worker.machine.streams import Streams
-from wallaroo_spark.worker.machine.traced_messages import TracedMessages
 
 _SERVING = (ConnectionPhase.PARKED, ConnectionPhase.ASKING, ConnectionPhase.STREAMING)
 
@@ -78,16 +77,6 @@ class WorkerState:
     def epoch(self) -> int:
         """Number of the query's start; it grows."""
         return self._position.epoch
-
-    @property
-    def claims(self) -> set[int]:
-        """The stream ids that this slot has claimed for the whole source."""
-        return self.connections.claims
-
-    @property
-    def traced(self) -> TracedMessages | None:
-        """The messages that are followed for traces; None when there are none."""
-        return self.connections.traced
 
     def handle(self, event: e.Event) -> list[e.Instruction]:
         """Handle one event. Returns the instructions, in order.
@@ -160,15 +149,6 @@ class WorkerState:
         """Whether a plan should hear of ended streams, though there may be no rows."""
         return self.connections.ends.any_unrecorded
 
-    def instances(self) -> list[str]:
-        """The connector instances that are connected, or of which rows are held."""
-        return sorted(self.connections.instances())
-
-    @property
-    def assigned(self) -> set[str]:
-        """The instances to release once none of their rows are held."""
-        return self.connections.assigned
-
     def activity(self) -> list[dict[str, Any]]:
         """For each session: its instance, the time of its last bytes (µs since 1970 UTC), its number of open streams.
 
@@ -192,7 +172,7 @@ class WorkerState:
             "epoch": self.epoch,
             "batch": self._position.batch,
             "sessions": len(self.connections.streaming),
-            "connected": (names := self.instances()),
+            "connected": (names := self.connections.instances()),
             "instances": len(names),
             "streams": len(self.buffer.streams),
             "memory_used": self.buffer.used,
@@ -205,7 +185,7 @@ class WorkerState:
     def validate(self) -> None:
         """Check the invariants; every test fixture ends with it."""
         self.buffer.validate()
-        connections = self.connections.by_number
+        connections, claims = self.connections.by_number, self.connections.claims
         for connection in connections.values():
             assert (connection.phase is ConnectionPhase.STREAMING) == (
                 connection.number in self.connections.streaming
@@ -236,5 +216,5 @@ class WorkerState:
         for stream in self.buffer.streams.values():
             assert stream.owner is None or stream.key in connections[stream.owner].streams, stream
             assert not stream.empty or (stream.owner is not None and not stream.ended), stream
-            assert stream.key.scope or stream.key.stream_id in self.claims, stream
-        assert all(StreamKey("", stream_id) in self.buffer.streams for stream_id in self.claims), self.claims
+            assert stream.key.scope or stream.key.stream_id in claims, stream
+        assert {StreamKey("", stream_id) for stream_id in claims} <= self.buffer.streams.keys(), claims

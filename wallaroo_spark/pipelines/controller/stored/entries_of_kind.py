@@ -6,11 +6,15 @@ touches, and not what is stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
-from wallaroo_spark.pipelines.controller.stored.changes import Changes, Stored
 from wallaroo_spark.pipelines.controller.stored.encoding import decode, encode
+
+Stored = Mapping[bytes, bytes]
+"""The stored entries of a key. Only ``get`` is called for each batch; iteration is for rare events."""
+Changes = dict[bytes, bytes | None]
+"""The entries that a batch has changed; None for a removed one."""
 
 K = TypeVar("K")
 V = TypeVar("V")

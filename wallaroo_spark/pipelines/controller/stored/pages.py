@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from wallaroo_spark.pipelines.controller.stored.changes import Changes, Stored
 from wallaroo_spark.pipelines.controller.stored.encoding import decode, encode
-from wallaroo_spark.pipelines.controller.stored.entries_of_kind import Entries
+from wallaroo_spark.pipelines.controller.stored.entries_of_kind import Changes, Entries, Stored
 
 PAGE_NUMBERS = 32
 """Numbers of a page. A choice: a change of one entry writes its whole page, 32 KiB at most."""

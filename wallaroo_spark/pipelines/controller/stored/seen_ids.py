@@ -25,8 +25,8 @@ from collections.abc import Hashable, Iterator
 from typing import NamedTuple
 
 from wallaroo_spark.pipelines.controller.partitioning import HASH_BYTES
-from wallaroo_spark.pipelines.controller.stored.changes import Changes, Stored
 from wallaroo_spark.pipelines.controller.stored.encoding import decode, encode
+from wallaroo_spark.pipelines.controller.stored.entries_of_kind import Changes, Stored
 from wallaroo_spark.pipelines.controller.stored.key_state import Head
 
 DIGEST_BYTES = 16
