@@ -14,7 +14,7 @@ from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.controller.stored.encoding import encode
 
 _MOST_FILES = 1_000
-"""The most files that are remembered without a look at what is read. A choice."""
+"""The most files that are remembered without a look at what is read."""
 
 
 class Writes(Protocol):

@@ -36,9 +36,9 @@ from wallaroo_spark.transport.port_handover import FREE_SECONDS
 log = one_line(logging.getLogger("wallaroo_spark.gateway"))
 
 STOP_SECONDS = 5.0
-"""How long clients have to read the last messages when the gateway ends. A choice, shorter than the driver's wait."""
+"""How long clients have to read the last messages when the gateway ends. The driver waits for longer."""
 _PAUSE_SECONDS = 0.2
-"""Seconds between two attempts to bind the port. A choice."""
+"""Seconds between two attempts to bind the port."""
 
 
 class GatewaySettings(ListenSettings, Protocol):

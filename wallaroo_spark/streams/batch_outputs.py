@@ -215,11 +215,11 @@ def _not_kept(batch: int) -> PipelineError:
 OUTPUT_FILE_DDL = "file string"
 """The rows of :func:`output_writer`, as Spark's DDL: the text of an OutputFile."""
 GROUP_ROWS = 16_384
-"""The most rows of a row group. A choice: a reader of few records decodes one row group."""
+"""The most rows of a row group. A reader of few records decodes one row group."""
 GROUP_BYTES = 16 << 20
-"""The most bytes of a row group, about. A choice, for the same reason: records may have megabytes."""
+"""The most bytes of a row group, about. Records may have megabytes."""
 _WRITERS = 8
-"""Threads that write files, because each waits for the disk. A choice."""
+"""Threads that write files, because each waits for the disk."""
 _SCHEMAS = {
     OutputKind.RECORDS: RECORDS,
     OutputKind.HISTORY: HISTORY,

@@ -14,7 +14,7 @@ _VARIABLE = "SPARK_EXECUTOR_ID"
 _ARGUMENT = "--executor-id"
 _DRIVER = "org.apache.spark.deploy.SparkSubmit"
 _ANCESTORS = 5
-"""How many processes above this one are looked at. A choice: Spark's daemon and the JVM are the next two."""
+"""How many processes above this one are looked at. Spark's daemon and the JVM are the next two."""
 
 
 @functools.cache

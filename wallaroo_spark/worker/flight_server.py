@@ -52,13 +52,13 @@ _WITH_STATUS_TOKEN = ("status", "story")
 _WITH_TAP_TOKEN = (*_WITH_STATUS_TOKEN, "sample")
 """The actions that accept the tap token."""
 _CALL_SECONDS = 30.0
-"""Limit of a call on the event loop, in seconds. A choice."""
+"""Limit of a call on the event loop, in seconds."""
 _MADE_SECONDS = 60.0
-"""Age in seconds from which a socket's file may be removed. A choice: opening a socket takes far less."""
+"""Age in seconds from which a socket's file may be removed. Opening a socket takes far less."""
 _PATIENCE = 1.0
 """Seconds between two heartbeats of a waiting read; its client takes a longer silence for a lost connection.
 
-A choice: a twentieth of the client's limit (``SILENCE_SECONDS``).
+It is a twentieth of the client's limit (``SILENCE_SECONDS``).
 """
 
 

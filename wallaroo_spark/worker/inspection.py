@@ -21,7 +21,7 @@ from wallaroo_spark.worker.machine.state import WorkerState
 from wallaroo_spark.worker.reads import ReadRequest
 
 MOST = 1000
-"""The most instances, and the most streams, of an answer. A choice: some 400 KiB of JSON."""
+"""The most instances, and the most streams, of an answer. They are some 400 KiB of JSON."""
 _STATES = {
     ConnectionPhase.PARKED: "waiting",
     ConnectionPhase.ASKING: "waiting",

@@ -18,7 +18,7 @@ RESERVED = 256
 A worker on Linux had 41 open besides its connections (one reading task, an embedded Redis).
 """
 HANDSHAKES = 64
-"""Connections beyond the sessions that may be open: peers before their HELLO, and refused peers. A choice."""
+"""Connections beyond the sessions that may be open: peers before their HELLO, and refused peers."""
 
 
 @dataclass(frozen=True)

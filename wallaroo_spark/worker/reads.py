@@ -20,15 +20,15 @@ from wallaroo_spark.worker.buffer.found import FoundRanges
 LINGER_SECONDS = 2.0
 """A range counts as waited for until this many seconds after the last look for it.
 
-A choice, because a read looks repeatedly.
+A read looks repeatedly.
 """
 NEWS_SECONDS = 0.02
 """Least seconds between two answers to :meth:`Reads.changed_since`.
 
-A choice: at most 50 answers a second, because each costs about as much as a batch of messages.
+There are at most 50 answers a second, because each costs about as much as a batch of messages.
 """
 REQUESTS = 2
-"""Requests that are remembered for the status. A choice: two sources of one query ask at about the same time."""
+"""Requests that are remembered for the status. Two sources of one query ask at about the same time."""
 
 
 @dataclass

@@ -24,13 +24,13 @@ from wallaroo_spark.worker.buffer.held_stream import HeldStream
 from wallaroo_spark.worker.reads import Reads
 
 GAP_SECONDS = 0.1
-"""Least seconds between two samples of a worker, however many callers there are. A choice: ten samples a second."""
+"""Least seconds between two samples of a worker, however many callers there are. That is ten samples a second."""
 LOOK_SECONDS = 0.02
-"""Least seconds between two looks at the streams while a caller waits. A choice."""
+"""Least seconds between two looks at the streams while a caller waits."""
 MOST_CALLERS = 4
 """Most callers that wait at once; each takes a thread of the inner port. A choice."""
 MOST_STREAMS = 1000
-"""Most streams in one sample; further ones are not looked at. A choice that bounds the answer."""
+"""Most streams in one sample; further ones are not looked at. It bounds the answer."""
 
 
 class Samples:

@@ -41,7 +41,7 @@ UNSENT_LIMIT = 4 << 20
 A choice: the default limit of a frame, and far more than the ACKs of one commit. It bounds memory.
 """
 TICK_SECONDS = 0.25
-"""Seconds between two Ticks. A choice: timeouts are exact to a quarter of a second."""
+"""Seconds between two Ticks. Timeouts are exact to a quarter of a second."""
 LOT_SECONDS = 0.01
 """Bytes that arrive within this many seconds are handled together, because a pass has a fixed cost.
 
@@ -50,7 +50,7 @@ Measured in ``docs/decisions/runs.md``: 10 ms and 2 MiB in place of 5 ms and 1 M
 LOT_BYTES = 2 << 20
 """Received bytes that are handled at once, before ``LOT_SECONDS`` have passed; see there."""
 STOP_SECONDS = 3.0
-"""Limit in seconds of the wait for connections at the end. A choice."""
+"""Limit in seconds of the wait for connections at the end."""
 
 
 @dataclass(frozen=True)

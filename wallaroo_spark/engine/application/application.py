@@ -67,12 +67,12 @@ from wallaroo_spark.streams.tables.delta import DeltaLogs
 log = one_line(logging.getLogger("wallaroo_spark.engine"))
 
 MOVE_SECONDS = 30.0
-"""Limit of the wait for the work after the last commit. A choice: the files of a batch may have to be moved."""
+"""Limit of the wait for the work after the last commit. The files of a batch may have to be moved."""
 QUERY_SECONDS = 10.0
-"""Limit of the wait for the thread that awaits the end of the query. A choice: the query has been stopped."""
+"""Limit of the wait for the thread that awaits the end of the query. The query has been stopped."""
 NOTES_FORGOTTEN = -1
 MOST_STARTS = 5
-"""The most starts of a query of which a process of Spark did not start in time. A choice: a minute on a loaded machine.
+"""The most starts of a query of which a process of Spark did not start in time. That is a minute on a loaded machine.
 """
 
 

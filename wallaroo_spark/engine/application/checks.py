@@ -27,9 +27,9 @@ SPARK_NEEDED = (4, 2)
 PACKAGES = {"google.protobuf": "protobuf", "grpc": "grpcio", "msgpack": "msgpack", "pyarrow": "pyarrow"}
 """Modules that a gateway and the operator import in an executor, with the names of their packages."""
 _ROUNDS = 2
-"""Tasks of the check of executors for each task slot. A choice: Spark may give one executor several of them."""
+"""Tasks of the check of executors for each task slot. Spark may give one executor several of them."""
 _STARTS = 3
-"""The most runs of the check of executors of which a process did not start in time. A choice."""
+"""The most runs of the check of executors of which a process did not start in time."""
 
 
 def environment(spark: Any) -> None:

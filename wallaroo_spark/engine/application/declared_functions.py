@@ -13,7 +13,7 @@ from wallaroo_spark.pipelines.schema.declarations import Declaration, PipelineDe
 from wallaroo_spark.pipelines.schema.names import ObjectKey
 
 MOST_SHOWN = 10
-"""The most functions that one message names. A choice: some lines of a terminal."""
+"""The most functions that one message names. They are some lines of a terminal."""
 
 
 @dataclass(frozen=True)

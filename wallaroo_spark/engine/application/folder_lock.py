@@ -27,9 +27,9 @@ from wallaroo_spark.storage.locations import Location, locks_are_local
 FILE = "driver.lock"
 MARK = "driver.json"
 RENEWALS = 3
-"""Renewals of the mark in the time for which another driver watches it. A choice: two may be late."""
+"""Renewals of the mark in the time for which another driver watches it. Two may be late."""
 _LOOK_SECONDS = 0.5
-"""Longest pause between two looks at the mark of another driver. A choice."""
+"""Longest pause between two looks at the mark of another driver."""
 
 
 class FolderLock:

@@ -22,7 +22,7 @@ from wallaroo_spark.streams.tables.mover import TableMover
 from wallaroo_spark.streams.tables.table_files import TableFolders
 
 MOVE_BATCHES = 64
-"""Batches after which outputs are moved even before their time. A choice that bounds the manifests of one move."""
+"""Batches after which outputs are moved even before their time. It bounds the manifests of one move."""
 _NEVER = float("-inf")
 
 

@@ -46,11 +46,11 @@ from wallaroo_spark.streams.places import FAILED, SET_ASIDE
 from wallaroo_spark.streams.tables.stream_table import TableReader
 
 MOST_FOUND = 20
-"""The most rows and instances that are looked for in one turn. A choice: each takes some 20 turns."""
+"""The most rows and instances that are looked for in one turn. Each takes some 20 turns."""
 MOST_IDS = 10
-"""The most ids of events that a note names. A choice: enough to recognize a request."""
+"""The most ids of events that a note names. They are enough to recognize a request."""
 LONGEST_ERROR = 1000
-"""The most characters of an error in a note. A choice."""
+"""The most characters of an error in a note."""
 NEXT_RECORDS = 1000
 """The records behind a cursor that may be the failing ones. As many as one read has."""
 

@@ -31,13 +31,13 @@ from wallaroo_spark.streams.inbox import InboxReader
 log = one_line(logging.getLogger("wallaroo_spark.engine"))
 
 LOOK_SECONDS = 1.0
-"""Seconds between two snapshots. A choice: each takes some calls to Redis and to Java."""
+"""Seconds between two snapshots. Each takes some calls to Redis and to Java."""
 SAME_SECONDS = 0.3
-"""Age up to which a snapshot is returned again: the page, the metrics and the run ask at the same time. A choice."""
+"""Age up to which a snapshot is returned again: the page, the metrics and the run ask at the same time."""
 SLOW_LOOK_SECONDS = 10.0
-"""Seconds between two listings of the inbox where a listing is not cheap. A choice: object stores charge for each."""
+"""Seconds between two listings of the inbox where a listing is not cheap. Object stores charge for each."""
 STOP_SECONDS = 5.0
-"""How long a stop waits for a snapshot that is being taken. A choice that bounds a stop."""
+"""How long a stop waits for a snapshot that is being taken. It bounds a stop."""
 
 
 @dataclass(frozen=True)

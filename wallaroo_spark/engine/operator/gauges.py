@@ -30,7 +30,7 @@ from wallaroo_spark.pipelines.controller.messages.values import OutputId, Partit
 from wallaroo_spark.pipelines.controller.stored.key_state import Group, Head, PipelineProgress
 
 LONGEST_REASON = 200
-"""The most characters of a reason. A choice: gauges have some hundred bytes; the history has the whole reason."""
+"""The most characters of a reason. Gauges have some hundred bytes; the history has the whole reason."""
 
 
 def turn_gauges(key: PartitionKey, now: int, result: TurnResult) -> bytes | None:

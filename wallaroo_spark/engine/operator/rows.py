@@ -116,13 +116,13 @@ _STEPS: dict[type, tuple[HistoryKind, dict[str, Callable[[Any], Any]]]] = {
     ),
 }
 BODY_BYTES = 8 << 20
-"""A body is closed when its values have about this many bytes. A choice: a row crosses two processes as a whole."""
+"""A body is closed when its values have about this many bytes. A row crosses two processes as a whole."""
 ATTACHED_BYTES = 32 << 20
 """The most bytes of records that the deliveries of a turn carry; gateways read those of the others from the table.
 
-A choice: each group has a copy, and there may be many."""
+Each group has a copy, and there may be many."""
 ROW_BYTES = 100
-"""Bytes of a row beside its payload, about. A choice; it bounds the number of rows of a body."""
+"""Bytes of a row beside its payload, about. It bounds the number of rows of a body."""
 
 T = TypeVar("T")
 ForGateway = (

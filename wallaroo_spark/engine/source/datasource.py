@@ -34,7 +34,7 @@ from wallaroo_spark.streams.inbox import InboxReader
 from wallaroo_spark.streams.rows import INPUT, INPUT_DDL, batch_of
 
 ROWS_A_TASK = 25_000
-"""The number of rows from which a batch is read by another task. A choice: a task takes some 30 ms to begin, and rows
+"""The number of rows from which a batch is read by another task. A task takes some 30 ms to begin, and rows
 are divided by key afterwards in any case."""
 _COLUMNS = pa.schema([pa.field(column.name, column.type) for column in INPUT])
 """INPUT as Spark wants it from a source: every column is nullable."""
@@ -85,9 +85,9 @@ def _as_source(batch: pa.RecordBatch) -> pa.RecordBatch:
 log = one_line(logging.getLogger("wallaroo_spark.engine.source"))
 
 PATIENCE_SECONDS = 60.0
-"""How long planning is repeated while the file system reports errors, before the query ends. A choice."""
+"""How long planning is repeated while the file system reports errors, before the query ends."""
 RETRY_SECONDS = 1.0
-"""Shortest time between two such repetitions. A choice."""
+"""Shortest time between two such repetitions."""
 _LASTING = ("inbox-missing", "inbox-lost", "checkpoint-damaged", "checkpoint-version")
 """Codes of errors that no repetition changes."""
 

@@ -85,14 +85,14 @@ class InputOffset:
 
 _NUMBERS = ("batch", "time", "schema", "applied")
 MOST_VERSIONS = 50
-"""The most versions of the schema that one batch applies. A choice that bounds the work of a batch."""
+"""The most versions of the schema that one batch applies. It bounds the work of a batch."""
 BATCH_BYTES = 64 << 20
-"""Bytes of events of gateways and of carried messages from which a batch takes no more. A choice: all of them may be of
+"""Bytes of events of gateways and of carried messages from which a batch takes no more. All of them may be of
 one key, whose turn has them in memory several times."""
 TIMER_AGAIN_MILLIS = 100
 """Time after which a batch is planned again for a timer that was due in an earlier batch and is still armed.
 
-A choice. A key disarms a due timer, so this happens only when the batch's time is before the planned one, because the
+A key disarms a due timer, so this happens only when the batch's time is before the planned one, because the
 clock of the driver was set back."""
 
 

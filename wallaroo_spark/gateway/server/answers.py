@@ -34,7 +34,7 @@ CANCELLED = "cancelled"
 FAILED = "gateway-failed"
 """The code of an error of this program."""
 _LONGEST_TEXT = 2000
-"""The most bytes of an error's text as it is sent. A choice: clients refuse metadata of more than 8 KiB."""
+"""The most bytes of an error's text as it is sent. Clients refuse metadata of more than 8 KiB."""
 
 
 async def abort(context: Any, problem: Refused) -> NoReturn:
@@ -148,7 +148,7 @@ class MessageReader(grpc.aio.ServerInterceptor):
 T = TypeVar("T")
 
 MOST_READS = 32
-"""The most calls at once, beside the one that writes the inbox. A choice: as many as the event loop's own pool has."""
+"""The most calls at once, beside the one that writes the inbox. The event loop's own pool has as many."""
 
 
 class FileCalls:

@@ -17,9 +17,9 @@ from wallaroo_spark.gateway.state.members import JoinedMember, RecordsToGive, gr
 
 log = one_line(logging.getLogger("wallaroo_spark.gateway"))
 _FIRST_ROWS = 16
-"""The records of a delivery that are read first, when their size is not known. A choice: events have 3 MiB at most."""
+"""The records of a delivery that are read first, when their size is not known. Events have 3 MiB at most."""
 _READ_PARTS = 4
-"""The messages of ``part_bytes`` of which records are read at once. A choice."""
+"""The messages of ``part_bytes`` of which records are read at once."""
 
 
 class MemberChannel:

@@ -37,7 +37,7 @@ FOLLOW_SECONDS = 1.0
 RULES_SECONDS = 10.0
 """How long the schema and the tokens may be unreadable. A choice: as long as a lease, which a revocation may take."""
 GENERATION_SECONDS = 5.0
-"""Seconds between two looks for a newer generation. A choice: it costs a listing, and a lease is longer."""
+"""Seconds between two looks for a newer generation. It costs a listing, and a lease is longer."""
 
 
 class Gateway:

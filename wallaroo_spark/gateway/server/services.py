@@ -24,7 +24,7 @@ from wallaroo_spark.pipelines.schema.documents import to_document
 
 C = TypeVar("C", bound=WaitingCall)
 _AT_ONCE = 256
-"""The most requests of one PublishMany at once. A choice: more are read when some are answered."""
+"""The most requests of one PublishMany at once. More are read when some are answered."""
 
 
 class StreamsService(rpc.StreamsServicer):

@@ -38,7 +38,7 @@ from wallaroo_spark.pipelines.schema.declarations import StartPoint, StreamDecla
 from wallaroo_spark.pipelines.schema.names import stream_key
 
 RENEWALS = 4
-"""How often, within the time of a delivery, those that wait at a member that works are extended. A choice."""
+"""How often, within the time of a delivery, those that wait at a member that works are extended."""
 Outgoing = pb.SubscriberEvent | pb.WorkerEvent
 MayPublish = Callable[[str], None]
 """Raises :class:`Refused` unless the client may publish to the stream of a path."""

@@ -19,10 +19,10 @@ from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 LONGEST_WAIT = 30 * 24 * 3600 * 1000
 """The most milliseconds by which records are delayed. A choice: 30 days."""
 DUE_BYTES = 32 << 20
-"""Bytes of delayed records from which a batch appends no more of them. A choice: a task has some hundred MiB, and what
+"""Bytes of delayed records from which a batch appends no more of them. A task has some hundred MiB, and what
 was published for the same moment, as by a program that sends reports at midnight, may have gigabytes."""
 MOST_IDS = 50_000
-"""The most ids in a message to another partition. A choice: such a message has some 1 MB."""
+"""The most ids in a message to another partition. Such a message has some 1 MB."""
 MOST_DELAYED = 10_000
 """The most delayed requests of a partition. A choice: their names are a part of the head, which each batch writes."""
 

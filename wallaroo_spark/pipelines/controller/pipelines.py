@@ -18,7 +18,7 @@ from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.pipelines.schema.triggers import matches
 
 READ_LIMIT = 1000
-"""The most records of one read behind a cursor. A choice; it bounds an event's size."""
+"""The most records of one read behind a cursor. It bounds an event's size."""
 
 
 class PipelineRuns:

@@ -251,4 +251,4 @@ def _shown(given: YamlValue) -> str:
 
 
 LONGEST_SHOWN = 60
-"""The most characters of a value in a message. A choice: the rest of the sentence stays visible."""
+"""The most characters of a value in a message. The rest of the sentence stays visible."""

@@ -16,7 +16,7 @@ REST = ">"
 LONGEST_PATTERN = 255
 """The most characters of a pattern. A choice: event types are short texts such as ``shop.order.created``."""
 _KEPT = 1024
-"""The lists of patterns whose compiled form is kept. A choice: more than one application has pipelines."""
+"""The lists of patterns whose compiled form is kept. More than one application has pipelines."""
 
 
 def matches(patterns: Iterable[str], event_type: str) -> bool:

@@ -32,14 +32,14 @@ from wallaroo_spark.streams.places import INBOX
 from wallaroo_spark.streams.rows import INPUT, Rank, batch_of
 
 _CLAIMS = 12
-"""The most claims of one :meth:`InboxWriter.open`. A choice: several processes of one gateway are rare, and the pauses
+"""The most claims of one :meth:`InboxWriter.open`. Several processes of one gateway are rare, and the pauses
 between the claims are random and grow."""
 _PAUSE_SECONDS = 0.02
-"""The longest pause after the first claim that another process disputed; it doubles with each. A choice."""
+"""The longest pause after the first claim that another process disputed; it doubles with each."""
 _again = Retrying(
     stop=stop_after_attempt(3), wait=wait_fixed(0.1), retry=retry_if_exception_type(CheckpointError), reraise=True
 )
-"""A file is written again under its own name with its own content, so a second writing changes nothing. A choice."""
+"""A file is written again under its own name with its own content, so a second writing changes nothing."""
 
 
 class InboxWriter:

@@ -41,7 +41,7 @@ PARTITION = "partition"
 SCHEMA = pa.schema([*RECORDS, pa.field(PARTITION, pa.int32(), nullable=False)])
 """The columns of a stream's table, as readers of its log see them."""
 _CONFIGURATION = {"delta.logRetentionDuration": "interval 1 days"}
-"""Entries of a log are deleted after a day, with the next checkpoint of the log. A choice: a move every 5 s makes
+"""Entries of a log are deleted after a day, with the next checkpoint of the log. A move every 5 s makes
 17,280 of them."""
 
 MovedFile = tuple[PartitionKey, TableFile]

@@ -38,7 +38,7 @@ from wallaroo_spark.streams.tables.table_files import MOVED, TableFile, TableFol
 LARGE_BYTES = 16 << 20
 """The size from which a file is moved as it is, and up to which small files are joined.
 
-A choice: it bounds the driver's memory and work, and Spark reads files of this size well.
+It bounds the driver's memory and work, and Spark reads files of this size well.
 """
 FORMAT = 1
 """The version of the stored form."""

@@ -31,7 +31,7 @@ from wallaroo_spark.streams.tables.table_files import MOVED, PartitionIndex, Pla
 _FOLLOWED = 64
 """The most batches that a reader follows; after more, it lists the folder again. The kept batches."""
 _FIRST_ROWS = 16
-"""The records that are read first where their bytes are limited, and their size is not known. A choice: they have 3 MiB
+"""The records that are read first where their bytes are limited, and their size is not known. They have 3 MiB
 at most."""
 _TRIES = 5
 """Tries of a read during which files are moved or deleted: a choice."""

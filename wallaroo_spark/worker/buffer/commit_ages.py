@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 ACK_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 """Upper bounds of the buckets, in seconds.
 
-A choice around the latencies that ``docs/performance.md`` measures (0.1 to 2 s), up to sinks that take minutes.
+They lie around the latencies that ``docs/performance.md`` measures (0.1 to 2 s), up to sinks that take minutes.
 """
 AGE, AGE_SUM = "ack-age:", "ack-age-us"
 """Names in a worker's counts: ``ack-age:0.05`` counts the rows of a bucket, ``ack-age-us`` sums all ages."""

@@ -19,10 +19,10 @@ from wallaroo_spark.worker.buffer.segments import numbered
 ROWS_A_BATCH = 5_000
 """Rows to gather before a batch is sent, so that many small slices do not become many small batches.
 
-A lot with this many rows is sent without gathering, which costs a copy. A choice.
+A lot with this many rows is sent without gathering, which costs a copy.
 """
 BYTES_A_BATCH = 1 << 20
-"""Bytes to gather before a batch is sent, whatever its rows. A choice; it bounds the copied memory."""
+"""Bytes to gather before a batch is sent, whatever its rows. It bounds the copied memory."""
 
 
 def gather(found: FoundRanges) -> Iterator[tuple[pa.RecordBatch, bytes]]:

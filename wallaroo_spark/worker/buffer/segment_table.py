@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 Rows = NDArray[np.int64]
 _FIRST = 1024
-"""The least number of rows of a table. A choice."""
+"""The least number of rows of a table."""
 _SPARE = 8
 """A table is shrunk when it has this many times the rows that are in use, if its last rows are unused.
 
-A choice: an unused row has 68 bytes in the columns, which are not counted in the buffer's budget.
+An unused row has 68 bytes in the columns, which are not counted in the buffer's budget.
 """
 
 

@@ -36,15 +36,15 @@ SMALL_LOT = 4 * LOT_OVERHEAD
 LARGEST_MERGED = 1 << 20
 """Limit in bytes of the rows of a joined lot.
 
-A choice: a lot's memory is kept until half of it is dropped, so a larger lot would keep more.
+A lot's memory is kept until half of it is dropped, so a larger lot would keep more.
 """
 _COMPACT_BELOW = 0.5
 """A lot is compacted when less than this part of it is held.
 
-A choice: a row is copied only once each time a lot halves, and a lot has at most twice the memory of its held rows.
+A row is copied only once each time a lot halves, and a lot has at most twice the memory of its held rows.
 """
 _MERGE_FROM = 256
-"""Number of held lots at which small ones are joined. A choice: each join looks at all lots."""
+"""Number of held lots at which small ones are joined. Each join looks at all lots."""
 
 
 class Receipt(NamedTuple):

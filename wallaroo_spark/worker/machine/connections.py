@@ -30,17 +30,17 @@ LEAVING_SECONDS = 5.0
 LEAST_EARLY, EARLY_PART = 1 << 20, 16
 """Limit of the buffered bytes of all peers without OK: the greater of these bytes and this part of the budget.
 
-A choice: it bounds the memory of unauthenticated peers. The longest HELLO has a quarter of a MiB.
+It bounds the memory of unauthenticated peers. The longest HELLO has a quarter of a MiB.
 """
 ACTIVE_SECONDS = 1.0
 """A session counts as active for this many seconds after its last bytes.
 
-A choice: longer than the pauses of a sender that waits for credits, short enough to follow a change of load.
+It is longer than the pauses of a sender that waits for credits, and short enough to follow a change of load.
 """
 REFUSALS = 16
-"""Refused connections that are remembered. A choice: enough for a person, and it bounds memory."""
+"""Refused connections that are remembered. They are enough for a person, and bound memory."""
 REASON_LENGTH = 300
-"""Characters of a remembered reason. A choice that bounds memory."""
+"""Characters of a remembered reason. It bounds memory."""
 
 
 class RefusedConnection(NamedTuple):

@@ -15,15 +15,15 @@ from typing import Any, NamedTuple, get_args
 from wallaroo_spark.worker.machine import events as e
 
 RARE_EVENTS = 256
-"""Number of rare events that are kept. A choice; it bounds memory."""
+"""Number of rare events that are kept. It bounds memory."""
 FREQUENT_EVENTS = 64
-"""Number of frequent events that are kept. A choice; it bounds memory."""
+"""Number of frequent events that are kept. It bounds memory."""
 INSTRUCTIONS = 8
-"""Number of instructions kept for each event; the others are only counted. A choice."""
+"""Number of instructions kept for each event; the others are only counted."""
 CHARACTERS = 200
-"""Number of characters kept of a text, because peers choose names. A choice."""
+"""Number of characters kept of a text, because peers choose names."""
 _SHOWN = 5
-"""Number of values kept of a collection. A choice."""
+"""Number of values kept of a collection."""
 
 _FREQUENT = frozenset({e.Received, e.Wanted, e.ReadBegan, e.Tick})
 _QUIET = frozenset({e.Send, e.WakeReaders, e.PauseReading, e.ResumeReading})

@@ -15,9 +15,9 @@ from wallaroo_spark.references import PlannedRange, Reference, StreamKey
 from wallaroo_spark.worker.buffer.held_stream import HeldStream
 
 OPEN_MESSAGES = 64
-"""Messages that are followed at the same time. A choice that bounds the work of each read and commit."""
+"""Messages that are followed at the same time. It bounds the work of each read and commit."""
 KEPT_MESSAGES = 256
-"""Finished ones that are kept until the driver asks. A choice: the driver asks each second."""
+"""Finished ones that are kept until the driver asks. The driver asks each second."""
 
 
 @dataclass

@@ -13,9 +13,9 @@ from wallaroo_spark.pipelines.controller.stored.encoding import decode, encode
 from wallaroo_spark.pipelines.controller.stored.entries_of_kind import Changes, Entries, Stored
 
 PAGE_NUMBERS = 32
-"""Numbers of a page. A choice: a change of one entry writes its whole page, 32 KiB at most."""
+"""Numbers of a page. A change of one entry writes its whole page, 32 KiB at most."""
 LARGE_BYTES = 1024
-"""An entry with more bytes is stored alone. A choice, for the same reason."""
+"""An entry with more bytes is stored alone."""
 _ALONE = b""
 
 K = TypeVar("K", bound=tuple[Any, ...])

@@ -31,12 +31,12 @@ from wallaroo_spark.pipelines.controller.stored.key_state import Head
 
 DIGEST_BYTES = 16
 SMALL_CHUNK = 1024
-"""A chunk with fewer digests than this is extended by the next batch. A choice: a batch with one record writes up to
+"""A chunk with fewer digests than this is extended by the next batch. A batch with one record writes up to
 16 KiB for it, and a window of 1,000,000 records has at most 1,000 chunks."""
 MOST_CACHED = 2_000_000
-"""The most digests that a process keeps. A choice: they take some 300 MB."""
+"""The most digests that a process keeps. They take some 300 MB."""
 PAUSE_MILLIS = 1000
-"""The most time that a pause counts for. A choice: a busy partition has several batches a second."""
+"""The most time that a pause counts for. A busy partition has several batches a second."""
 _KIND = b"c"
 _ELSEWHERE = b"f"
 

@@ -16,23 +16,23 @@ from wallaroo_spark.options import Options
 from wallaroo_spark.worker.machine.pressure.pace import Pace
 
 LARGEST_WINDOW = 65_536
-"""Greatest window of a session, in credits. A choice; it bounds the work on one session's messages."""
+"""Greatest window of a session, in credits. It bounds the work on one session's messages."""
 SMALLEST_WINDOW = 64
 """Least share of a session in the next batch's need, in credits, where the budget allows it.
 
-A choice: with fewer credits a session would wait for an ACK after each few messages.
+With fewer credits a session would wait for an ACK after each few messages.
 """
 _SOFT_PART = 0.75
 """Part of the budget up to which credits are granted.
 
-A choice: the rest holds messages of credits that were granted before, and messages that waiting reads need.
+The rest holds messages of credits that were granted before, and messages that waiting reads need.
 """
 _ROOM = 1.25
-"""Factor on the average size of a row when limits in rows become bytes. A choice: a quarter for variation."""
+"""Factor on the average size of a row when limits in rows become bytes. A quarter is for variation."""
 _FIRST_GUESS = 256.0
-"""Bytes of memory of a message before any was observed. A choice; it is replaced by the measured average."""
+"""Bytes of memory of a message before any was observed. It is replaced by the measured average."""
 _SMOOTHING = 10_000
-"""Number of messages over which the average size of a message is smoothed. A choice."""
+"""Number of messages over which the average size of a message is smoothed."""
 
 
 class Pressure(IntEnum):

@@ -35,34 +35,34 @@ WORTH = 20
 SMALLEST_BATCH = 2 << 20
 """Bytes that a batch may always have; a buffer without room for two such batches is not regulated.
 
-A choice: one lot of the worker (2 MiB), below which nothing is gained.
+It is one lot of the worker (2 MiB), below which nothing is gained.
 """
 START_PART = 8
-"""The first batch may have this part (1/8) of the limit. A choice: three doublings below the limit."""
+"""The first batch may have this part (1/8) of the limit. It is three doublings below the limit."""
 PATIENCE_SECONDS = 15.0
-"""Seconds that a full buffer waits for a commit before the limit grows. A choice: longer than usual batches."""
+"""Seconds that a full buffer waits for a commit before the limit grows. Usual batches are shorter."""
 CREEP_SECONDS = 900.0
-"""Seconds in which the limit then grows to the most. A choice: the default of ``maxTriggerDelay``."""
+"""Seconds in which the limit then grows to the most. That is the default of ``maxTriggerDelay``."""
 FIRST_SECONDS = 5.0
-"""Greatest length of a batch, in seconds, while its fixed cost is unknown. A choice."""
+"""Greatest length of a batch, in seconds, while its fixed cost is unknown."""
 FIRST_PROBE_SECONDS = 10.0
 """Seconds between the first batch that was held back and the first probes.
 
-A choice, so that a query is not slowed while it starts.
+A query is not slowed by them while it starts.
 """
 PROBE_EVERY = 64
 """Number of batches between two groups of small batches (probes).
 
-A choice: two of 64 batches bound the cost of probing to 3 % of the batches.
+Two of 64 batches bound the cost of probing to 3 % of the batches.
 """
 _PROBES = 2
 """Number of small batches in a group: two, because the shortest length but one counts."""
 _PROBE_PART = 4 * WORTH
 """A probe has this part (1/80) of the batch, so that its bytes take a quarter of the fixed cost."""
 _GROWTH = 4
-"""Greatest growth of a batch from one to the next. A choice: a slow start with the factor 4."""
+"""Greatest growth of a batch from one to the next. It is a slow start with the factor 4."""
 _RATES = 3
-"""Number of recent drain rates of which the highest counts. A choice."""
+"""Number of recent drain rates of which the highest counts."""
 
 
 class Pace:
