@@ -29,8 +29,7 @@ from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, Payload
 from wallaroo_spark.pubsub.subscribing.topic_source import row_as_json
 from wallaroo_spark.sinks.stores.event_rows import CLOUDEVENTS, RowReader
 from wallaroo_spark.sinks.stores.files import FORMATS
-from wallaroo_spark.streams.rows import HISTORY
-from wallaroo_spark.streams.tables.delta import as_events, as_rows, canonical
+from wallaroo_spark.streams.rows import HISTORY, as_events, as_rows, canonical
 
 LIMITS = GatewayLimits()
 

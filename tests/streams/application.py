@@ -12,7 +12,7 @@ from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.storage.locations import Location
 from wallaroo_spark.streams.batch_outputs import BatchOutputs, manifest_of, write_outputs
-from wallaroo_spark.streams.tables.delta import as_events
+from wallaroo_spark.streams.rows import as_events
 from wallaroo_spark.streams.tables.stream_table import TableReader
 
 

@@ -9,8 +9,7 @@ import pyarrow as pa
 
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.sidecar.task_access import as_arrow_stream
-from wallaroo_spark.streams.rows import HISTORY, INPUT, OUTBOX, OUTPUT, OutputKind
-from wallaroo_spark.streams.tables.delta import as_rows
+from wallaroo_spark.streams.rows import HISTORY, INPUT, OUTBOX, OUTPUT, OutputKind, as_rows
 
 ORDERS = "shop/orders"
 GONE = "shop/gone"

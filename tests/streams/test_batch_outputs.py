@@ -17,8 +17,7 @@ from wallaroo_spark.streams.batch_outputs import (
     output_writer,
     write_outputs,
 )
-from wallaroo_spark.streams.rows import OutputKind
-from wallaroo_spark.streams.tables.delta import as_events
+from wallaroo_spark.streams.rows import OutputKind, as_events
 
 BEGAN = {"pipeline": "shop/fulfil", "partition": 0, "instance": 1, "kind": "began", "at": 0}
 CARRIED = {"stream": ORDERS, "partition": 1, "rank": 1, "origin": "shop/orders/0", "sequence": 1, "place": 0}

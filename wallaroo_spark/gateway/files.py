@@ -5,15 +5,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
+from wallaroo_spark.gateway.limits import Refused
 from wallaroo_spark.gateway.tokens import KeptToken
 from wallaroo_spark.pipelines.controller.messages.instructions import Instruction
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.pipelines.schema.store import StoredSchema
 
+T = TypeVar("T")
 Message = tuple[Instruction, tuple[CloudEvent, ...] | None]
 """An instruction for a gateway, and the records of a delivery where they are attached."""
 
@@ -53,3 +58,57 @@ class ApplicationFiles(Protocol):
 
     def tokens(self) -> Mapping[str, KeptToken]:
         """The kept tokens, by identifier."""
+
+
+MOST_READS = 32
+"""The most calls at once, beside the one that writes the inbox. The event loop's own pool has as many."""
+
+
+class FileCalls:
+    """Makes calls that block, each in a thread of its own and for at most ``seconds``.
+
+    A hung network mount answers no call. The threads are no part of the event loop's pool: one that never ends would
+    hold up the others, and the end of the gateway.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._room = asyncio.Semaphore(MOST_READS)
+
+    async def read(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Make a call once fewer than ``MOST_READS`` others run. It raises as :meth:`call`."""
+        async with self._room:
+            return await self.call(function, *arguments)
+
+    async def call(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Make a call. Raises its error, and :class:`Refused` when it does not return in time."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+
+        def tell(outcome: Callable[[Any], None], value: Any) -> None:
+            def told() -> None:
+                if not done.done():
+                    outcome(value)
+
+            # The loop has ended when nobody waits any more.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(told)
+
+        def run() -> None:
+            try:
+                value = function(*arguments)
+            except BaseException as error:
+                tell(done.set_exception, error)
+            else:
+                tell(done.set_result, value)
+
+        threading.Thread(target=run, name="wallaroo-gateway-files", daemon=True).start()
+        await asyncio.wait([done], timeout=self._seconds)
+        if not done.done():
+            name = getattr(function, "__name__", "a call")
+            raise Refused(
+                f"the file system of the application's folder has not answered for {self._seconds:g} seconds "
+                f"({name}); check that it is mounted and reachable from this machine",
+                code="folder-silent",
+            )
+        return done.result()

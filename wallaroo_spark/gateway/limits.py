@@ -1,8 +1,6 @@
-"""The limits of a gateway. Each bounds memory or work that a client can cause.
+"""The limits of a gateway, each of which bounds memory or work that a client can cause, and the errors of its calls.
 
-All are choices unless a comment names a measurement. Source: ``docs/pipelines/gateway.md#limits``.
-
-A request that a gateway refuses: the status of gRPC, the code for the trailing metadata, and the text.
+All limits are choices unless a comment names a measurement. Source: ``docs/pipelines/gateway.md#limits``.
 """
 
 from __future__ import annotations

@@ -19,9 +19,9 @@ import pandas as pd
 
 from wallaroo_spark import transport
 from wallaroo_spark.errors import ConfigurationError, LeaseLostError, TransportError, one_line
+from wallaroo_spark.gateway.files import FileCalls
 from wallaroo_spark.gateway.folder_files import FolderFiles
 from wallaroo_spark.gateway.limits import GatewayLimits
-from wallaroo_spark.gateway.server.answers import FileCalls
 from wallaroo_spark.gateway.server.credentials import TlsFiles
 from wallaroo_spark.gateway.server.gateway import Gateway
 from wallaroo_spark.gateway.server.listener import bind, make_server

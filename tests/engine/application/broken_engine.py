@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from wallaroo_spark.engine.operator import rows
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
-from wallaroo_spark.streams.tables.delta import as_rows
+from wallaroo_spark.streams.rows import as_rows
 
 POISON = "an-event-that-the-engine-cannot-write"
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
-from wallaroo_spark.streams.rows import RECORDS
-from wallaroo_spark.streams.tables.delta import as_events, as_rows, canonical
+from wallaroo_spark.streams.rows import RECORDS, as_events, as_rows, canonical
 
 NOON = 1_700_000_000_000
 

@@ -20,9 +20,8 @@ from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.pipelines.schema.store import SchemaStore
 from wallaroo_spark.sidecar.task_access import as_arrow_stream
 from wallaroo_spark.streams.places import table_of
-from wallaroo_spark.streams.rows import OutputKind
+from wallaroo_spark.streams.rows import OutputKind, as_rows
 from wallaroo_spark.streams.tables.dataframes import HISTORY_DDL, RECORDS_DDL
-from wallaroo_spark.streams.tables.delta import as_rows
 from wallaroo_spark.streams.tables.mover import TableMover
 
 if TYPE_CHECKING:

@@ -16,8 +16,9 @@ from tests.streams.samples import ORDERS, forgotten, records
 from tests.waiting import SECONDS
 from wallaroo_spark.errors import CheckpointError, ConfigurationError
 from wallaroo_spark.storage.locations import PortableLocation
+from wallaroo_spark.streams.rows import as_events
 from wallaroo_spark.streams.tables import delta
-from wallaroo_spark.streams.tables.delta import DeltaLogs, as_events
+from wallaroo_spark.streams.tables.delta import DeltaLogs
 from wallaroo_spark.streams.tables.mover import TableMover
 
 

@@ -13,8 +13,7 @@ from tests.streams.samples import NOON, rows_of
 from wallaroo_spark.cli.durable.instance_rows import newest_instances
 from wallaroo_spark.errors import CheckpointError
 from wallaroo_spark.streams.rows import OutputKind
-from wallaroo_spark.streams.tables.dataframes import HistoryExpiry
-from wallaroo_spark.streams.tables.mover import TableMover
+from wallaroo_spark.streams.tables.mover import HistoryExpiry, TableMover
 from wallaroo_spark.streams.tables.table_files import TableFolders
 
 

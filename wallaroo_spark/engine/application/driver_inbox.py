@@ -1,6 +1,5 @@
-"""The driver's own inbox: events that no client has sent.
+"""The driver's own inbox: events that no client has sent, among them those of retention.
 
-Records that are older than the ttl of their stream are deleted: first in the state of their key, then their files.
 Source: ``docs/pipelines/engine.md#files`` and ``docs/pipelines/engine.md#the-application``.
 """
 

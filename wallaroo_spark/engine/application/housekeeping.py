@@ -16,9 +16,8 @@ from wallaroo_spark.pipelines.schema.store import SchemaStore
 from wallaroo_spark.storage.locations import for_tasks
 from wallaroo_spark.streams.batch_outputs import BatchOutputs
 from wallaroo_spark.streams.inbox import InboxReader
-from wallaroo_spark.streams.tables.dataframes import HistoryExpiry
 from wallaroo_spark.streams.tables.delta import DeltaLogs
-from wallaroo_spark.streams.tables.mover import TableMover
+from wallaroo_spark.streams.tables.mover import HistoryExpiry, TableMover
 from wallaroo_spark.streams.tables.table_files import TableFolders
 
 MOVE_BATCHES = 64

@@ -1,17 +1,9 @@
-"""Which rows of a batch, or which instances, a turn cannot process. Pure.
+"""Finds the rows of a batch, or the instances, that a turn cannot process, and notes and sets them aside.
 
-A turn that fails has changed nothing, so it may be taken again with a part of its rows. Source:
-``docs/pipelines/engine.md#events-that-are-set-aside``.
-
-The notes of rows and instances that a task could not process, as files.
-
-A task that fails leaves a *note* of what it failed at in ``_wallaroo/failed/`` of the application's folder. The verb
-``wallaroo-spark pipelines set-aside`` moves it to ``_wallaroo/set_aside/``. A driver that starts reads those notes, and
-the query goes on without these rows: their events are in a dead-letter stream, or in a file beside the note.
-Source: ``docs/pipelines/engine.md#events-that-are-set-aside``.
-
-Sets aside what a task could not process, while the application does not run; the next start goes on without it.
-
+A turn that fails has changed nothing, so it may be taken again with a part of its rows. A task that fails leaves a
+*note* of what it failed at in ``_wallaroo/failed/`` of the application's folder. The verb ``wallaroo-spark pipelines
+set-aside`` moves it to ``_wallaroo/set_aside/``, while the application does not run. A driver that starts reads those
+notes, and the query goes on without these rows: their events are in a dead-letter stream, or in a file beside the note.
 Source: ``docs/pipelines/engine.md#events-that-are-set-aside``.
 """
 

@@ -1,8 +1,4 @@
-"""The values that functions of stages are given and return. Pure.
-
-Source: ``docs/pipelines/engine.md#functions-of-stages``.
-
-Functions of stages, run on whole batches as pandas DataFrames.
+"""Functions of stages, run on whole batches as pandas DataFrames, and the values that they are given and return.
 
 A function is given one row for each delivery and returns one row for each of them, with the index of the rows that it
 was given. Source: ``docs/pipelines/engine.md#functions-of-stages``.

@@ -37,8 +37,7 @@ from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.controller.stored.encoding import encode
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.streams.inbox import DRIVER
-from wallaroo_spark.streams.rows import HISTORY, INPUT, OUTBOX, HistoryKind, OutputKind, Rank, batch_of
-from wallaroo_spark.streams.tables.delta import as_rows
+from wallaroo_spark.streams.rows import HISTORY, INPUT, OUTBOX, HistoryKind, OutputKind, Rank, as_rows, batch_of
 
 HistoryStep = DeliveryFailed | InstanceBegan | InstanceEnded | SkippedRecords | StoreOutput | StorePointer
 """The instructions that are rows of the history."""

@@ -1,12 +1,7 @@
-"""Reads the rows of a planned batch in an executor. Source: ``docs/pipelines/engine.md#the-source``.
+"""``format("wallaroo_pipelines")``: the inputs of an application as a stream of rows.
 
-The stream reader: it plans batches in its own process beside the driver, and reads them in executors.
-
-Source: ``docs/pipelines/engine.md#the-source`` and ``docs/spark.md``.
-
-``format("wallaroo_pipelines")``: the inputs of an application as a stream of rows.
-
-Source: ``docs/pipelines/engine.md#the-source``.
+The reader plans batches in its own process beside the driver, and reads them in executors. Source:
+``docs/pipelines/engine.md#the-source`` and ``docs/spark.md``.
 """
 
 from __future__ import annotations

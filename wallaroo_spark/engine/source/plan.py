@@ -1,16 +1,9 @@
-"""The source's offset, as it stands in Spark's offset log.
+"""Decides what the next batch reads, and what a planned batch consists of. Pure: no file, clock or Spark.
 
-Source: ``docs/pipelines/engine.md#the-source``.
-
-Decides what the next batch reads, and what a planned batch consists of. Pure: no file, clock or Spark.
-
-An offset alone, with the one before it, determines the content of a batch, because a batch may run again in another
-process. Source: ``docs/pipelines/engine.md#the-source``.
-
-The events of schedules: which are due in a batch, and when the next one is. Pure.
-
-A schedule whose time zone this machine does not know has no times; :func:`zone_problems` names it.
-Source: ``docs/pipelines/schema.md#schedules``.
+The source's offset, as it stands in Spark's offset log, with the one before it determines the content of a batch,
+because a batch may run again in another process. A schedule whose time zone this machine does not know has no times;
+:func:`zone_problems` names it. Source: ``docs/pipelines/engine.md#the-source`` and
+``docs/pipelines/schema.md#schedules``.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """The entrance of a gateway: every call is checked and counted before anything is read of it, and its first message has
-to come in time.
+to come in time. A message that is too large or unreadable is refused with a code and a text.
 
 Source: ``docs/pipelines/gateway.md#limits``.
 """
@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from wallaroo_spark.gateway.limits import GatewayLimits, Refused, busy, invalid
 from wallaroo_spark.gateway.server.answers import abort, token_of
@@ -121,3 +122,42 @@ class Entrance(grpc.aio.ServerInterceptor):
             return
         async for message in messages:
             yield message
+
+
+MARGIN = 2
+"""How many times ``message_bytes`` gRPC itself accepts. A choice: a message between the two limits is refused with a
+text that has the limit; gRPC refuses larger ones, before it has them in memory."""
+
+
+class MessageReader(grpc.aio.ServerInterceptor):
+    """Reads the messages of every method. The error of an unreadable one is raised where it is awaited, because the
+    entrance makes every method one of a stream of messages."""
+
+    def __init__(self, message_bytes: int) -> None:
+        self._message_bytes = message_bytes
+
+    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
+        """Replace the deserializer of the method that is called."""
+        handler = await continuation(details)
+        if handler is None:
+            return None
+        parse = handler.request_deserializer
+
+        def read(data: bytes) -> Any:
+            return self._read(data, parse, details.method)
+
+        return handler._replace(request_deserializer=read)
+
+    def _read(self, data: bytes, parse: Callable[[bytes], Any], method: str) -> Any:
+        if len(data) > self._message_bytes:
+            raise invalid(
+                f"the message has {len(data)} bytes, and {self._message_bytes} are permitted; divide it, or keep large "
+                "data elsewhere and send its address"
+            )
+        try:
+            return parse(data)
+        except DecodeError as error:
+            raise invalid(
+                f"the message of {len(data)} bytes is not the one that {method} takes, or a text in it is not UTF-8; "
+                "make the client from the application's pipelines.proto"
+            ) from error

@@ -16,10 +16,9 @@ from typing import Any
 from wallaroo_spark.errors import CheckpointError, PipelineError, one_line
 from wallaroo_spark.event_loop import BackgroundTasks
 from wallaroo_spark.gateway.cloud_events import to_wire
-from wallaroo_spark.gateway.files import ApplicationFiles
+from wallaroo_spark.gateway.files import ApplicationFiles, FileCalls
 from wallaroo_spark.gateway.inbox_queue import InboxQueue
 from wallaroo_spark.gateway.limits import ByteBudget, GatewayLimits, Refused, busy, ends
-from wallaroo_spark.gateway.server.answers import FileCalls
 from wallaroo_spark.gateway.server.peers import Peers, moving
 from wallaroo_spark.gateway.state.calls import ToInbox
 from wallaroo_spark.gateway.state.core import GatewayCore

@@ -8,9 +8,8 @@ import grpc
 
 from wallaroo_spark.api import pipelines_pb2_grpc as rpc
 from wallaroo_spark.errors import TransportError
-from wallaroo_spark.gateway.server.answers import MARGIN, MessageReader
 from wallaroo_spark.gateway.server.credentials import TlsFiles
-from wallaroo_spark.gateway.server.entrance import Entrance
+from wallaroo_spark.gateway.server.entrance import MARGIN, Entrance, MessageReader
 from wallaroo_spark.gateway.server.ephemeral import EndpointsService, ExchangesService
 from wallaroo_spark.gateway.server.gateway import Gateway
 from wallaroo_spark.gateway.server.services import PipelinesService, SchemaService, StreamsService

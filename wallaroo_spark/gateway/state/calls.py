@@ -1,7 +1,4 @@
-"""Requests in flight: which part of the gateway an answer of the controller is for. Pure.
-
-Calls that wait for their commit: publishing and cancelling. Pure.
-"""
+"""Requests in flight: calls that wait for their commit, and the part of the gateway that an answer is for. Pure."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Exchanges: a copy of each message to one receiver of every group; nothing is kept. Pure.
+"""Exchanges: a copy of each message to one receiver of every group, and the times of schedules that send to them. Pure.
 
-The times of schedules that send to exchanges: which have come, and when the next one is. Pure.
-
-Source: ``docs/pipelines/schema.md#schedules``.
+Nothing is kept. Source: ``docs/pipelines/schema.md#schedules``.
 """
 
 from __future__ import annotations

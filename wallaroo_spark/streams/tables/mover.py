@@ -1,28 +1,27 @@
-"""Which files of committed batches become which files of the tables. Pure.
-
-Files of one partition that follow each other become one file until it is large, so the number of files in a table
-depends on how often they are moved and not on the number of batches. A plan is stored before anything is moved. A
-process that finds a stored plan carries out the same plan, so a record is never in two files of a table.
-
-Moves records and history of committed batches into the tables, and deletes old records.
+"""Moves records and history of committed batches into the tables, and deletes old records and old history.
 
     <folder>/_wallaroo/tables/plan.json     the plan of the last move
                               moved.json    the newest batch that was moved
                               <n>.tmp       a joined file until it has its name in the table
 
-Each step can be repeated: the plan is written first; a file has its name in the table only when it is complete; a name
-that is there is not written again; ``moved.json`` is written last. Source: ``docs/pipelines/engine.md#tables``.
+Files of one partition that follow each other become one file until it is large, so the number of files in a table
+depends on how often they are moved and not on the number of batches. Each step can be repeated: the plan is written
+first, and a process that finds one carries out the same plan, so a record is never in two files of a table; a file has
+its name in the table only when it is complete; a name that is there is not written again; ``moved.json`` is written
+last. Source: ``docs/pipelines/engine.md#tables``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
@@ -31,9 +30,9 @@ from wallaroo_spark.sidecar.folder import SidecarFolder
 from wallaroo_spark.storage.locations import Location
 from wallaroo_spark.streams.batch_outputs import BatchOutputs, Manifest, OutputFile, write_parquet
 from wallaroo_spark.streams.places import TABLES
-from wallaroo_spark.streams.rows import OutputKind
+from wallaroo_spark.streams.rows import HistoryKind, OutputKind
 from wallaroo_spark.streams.tables.delta import DeltaLogs, MovedFile
-from wallaroo_spark.streams.tables.table_files import MOVED, TableFile, TableFolders, records_name
+from wallaroo_spark.streams.tables.table_files import MOVED, HistoryFile, TableFile, TableFolders, records_name
 
 LARGE_BYTES = 16 << 20
 """The size from which a file is moved as it is, and up to which small files are joined.
@@ -305,3 +304,82 @@ def _moved_records(plan: MovePlan) -> list[MovedFile]:
     """The files of tables that a plan has made."""
     moves = (one for one in plan.moves if one.kind is OutputKind.RECORDS)
     return [(one.key, TableFile(one.first, one.last, records_name(one.first, one.last))) for one in moves]
+
+
+_COLUMNS = ["pipeline", "partition", "instance", "birth", "kind"]
+
+
+class InstanceKey(NamedTuple):
+    """The identity of an instance."""
+
+    pipeline: str
+    partition: int
+    """Partition of the pipeline's input."""
+    instance: int
+    """Its number."""
+    birth: int
+    """Version of the schema with which its pipeline was declared first."""
+
+
+class HistoryExpiry:
+    """The expiry of the history in ``tables``; for one thread at a time.
+
+    Each file is read once in the life of this object, when all of it is old. An active instance keeps the file of its
+    begin and all newer files.
+    """
+
+    def __init__(self, tables: TableFolders) -> None:
+        self._tables = tables
+        self._read: deque[HistoryFile] = deque()
+        """The old files that are there, in their order."""
+        self._last: HistoryFile | None = None
+        """The newest file that was read."""
+        self._active: dict[InstanceKey, HistoryFile] = {}
+        """The instances that have not ended in the files that were read, with the files of their begins, in order."""
+
+    def expire(self, before: int) -> int:
+        """Delete the files whose instances have all ended before ``before`` (milliseconds); return their number.
+
+        Raises :class:`wallaroo_spark.errors.CheckpointError` when a file cannot be read or deleted; the call can be
+        repeated.
+        """
+        for file in self._tables.listed_history():
+            if self._last is not None and file <= self._last:
+                continue
+            if not self._take(file, before):
+                break
+        deleted = 0
+        oldest = next(iter(self._active.values()), None)
+        while self._read and (oldest is None or self._read[0] < oldest):
+            self._tables.delete(self._read[0].path)
+            self._read.popleft()
+            deleted += 1
+        return deleted
+
+    def _take(self, file: HistoryFile, before: int) -> bool:
+        """Read a file if all of its rows are old; return whether they are."""
+        try:
+            with contextlib.closing(self._tables.open(self._tables.path(file.path))) as rows:
+                column = rows.schema_arrow.get_field_index("at")
+                groups = (rows.metadata.row_group(number) for number in range(rows.num_row_groups))
+                newest = max(pa.scalar(one.column(column).statistics.max, pa.timestamp("us", "UTC")) for one in groups)
+                if newest.value >= before * 1000:
+                    return False
+                found = rows.read(columns=_COLUMNS)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise self._tables.unreadable(file.path, error) from error
+        # The rows of a file are not in the order of time, so an end may stand before its begin.
+        ended = _instances(found, HistoryKind.ENDED)
+        for key in _instances(found, HistoryKind.BEGAN) - ended:
+            self._active[key] = file
+        for key in ended:
+            self._active.pop(key, None)
+        self._read.append(file)
+        self._last = file
+        return True
+
+
+def _instances(rows: pa.Table, kind: HistoryKind) -> set[InstanceKey]:
+    chosen = rows.filter(pc.equal(rows.column("kind"), str(kind)))
+    values = (chosen.column(name).to_pylist() for name in InstanceKey._fields)
+    return {InstanceKey(*one) for one in zip(*values, strict=True)}

@@ -24,8 +24,7 @@ from wallaroo_spark.sidecar.folder import SidecarFolder
 from wallaroo_spark.storage.locations import Location
 from wallaroo_spark.streams.batch_outputs import BatchOutputs, Manifest, OutputFile
 from wallaroo_spark.streams.places import TABLES, checkpoint_for_tasks
-from wallaroo_spark.streams.rows import OutputKind
-from wallaroo_spark.streams.tables.delta import as_events
+from wallaroo_spark.streams.rows import OutputKind, as_events
 from wallaroo_spark.streams.tables.table_files import MOVED, PartitionIndex, Place, RowGroups, TableFolders
 
 _FOLLOWED = 64

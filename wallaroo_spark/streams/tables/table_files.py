@@ -1,8 +1,6 @@
-"""The names of the files of tables, and their file system. Source: ``docs/pipelines/engine.md#files``.
+"""The files of tables: their names and their file system, where the records of a partition are, and their row groups.
 
-Where the records of one partition are: files of its table, and files of batches that are not moved yet. Pure.
-
-Reads rows of Parquet files by their position, and keeps the last row groups in memory, because readers go on.
+Source: ``docs/pipelines/engine.md#files``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""The messages that keys carry to each other, and their answers.
+"""The events of a key's controller, and the messages that keys carry to each other, with their answers.
 
-Source: ``docs/pipelines/design.md#a-transactions-way``.
-
-The events of a key's controller. Source: ``docs/pipelines/design.md#events``.
+Source: ``docs/pipelines/design.md#events`` and ``docs/pipelines/design.md#a-transactions-way``.
 """
 
 from __future__ import annotations
