@@ -8,9 +8,8 @@ import json
 import pytest
 
 from tests.observe.application_samples import NOW, base, gauges, queue, status
-from wallaroo_spark.codes import ENTRIES
+from wallaroo_spark.codes import ENTRIES, titles
 from wallaroo_spark.observe.application import ApplicationStatus, GatewayStatus
-from wallaroo_spark.observe.causes import APPLICATION_CODES
 from wallaroo_spark.observe.faces.as_json import record_from_json, record_to_json
 from wallaroo_spark.observe.gauges import GaugeSum
 from wallaroo_spark.observe.receiver import QueryStatus
@@ -219,5 +218,5 @@ def test_every_code_of_the_group_is_a_cause() -> None:
     full = status(gauges(NOW, 9, charge=queue(waiting=5, running=1, members=1, places=1))).cause.code
     hung = status(gauges(NOW, 9, charge=queue(waiting=5, running=1, members=1, places=1, overdue=1))).cause.code
 
-    assert {flowing, unserved, full, hung} <= APPLICATION_CODES.keys()
+    assert {flowing, unserved, full, hung} <= titles("application-causes").keys()
     assert dataclasses.asdict(base())["application"] == "shop"

@@ -9,8 +9,8 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.observe.snapshots import NOW, instance, receiver, slot, stream
-from wallaroo_spark.codes import ENTRIES
-from wallaroo_spark.observe.causes import CODES, LONG_SECONDS, with_causes
+from wallaroo_spark.codes import ENTRIES, titles
+from wallaroo_spark.observe.causes import LONG_SECONDS, with_causes
 from wallaroo_spark.observe.receiver import QueryStatus, ReadStatus, ReceiverStatus, Refusal, Totals
 from wallaroo_spark.runtime.long_jobs import Death
 
@@ -191,7 +191,7 @@ def test_a_connector_before_its_ok_waits_for_the_query() -> None:
 
 
 def test_each_code_has_a_meaning_and_each_meaning_ends() -> None:
-    assert all(meaning.endswith(".") for meaning in CODES.values())
+    assert all(meaning.endswith(".") for meaning in titles("status").values())
 
 
 def test_the_page_lists_every_code() -> None:
@@ -201,7 +201,7 @@ def test_the_page_lists_every_code() -> None:
 
 def code_table() -> str:
     """The table of the codes."""
-    rows = [f"| `{code}` | {_verdict(code)} | {meaning} |" for code, meaning in CODES.items()]
+    rows = [f"| `{code}` | {_verdict(code)} | {meaning} |" for code, meaning in titles("status").items()]
     return "\n".join(["| code | healthy | meaning |", "|---|---|---|", *rows]) + "\n"
 
 

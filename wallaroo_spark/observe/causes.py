@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from wallaroo_spark.codes import ENTRIES, titles
+from wallaroo_spark.codes import ENTRIES
 from wallaroo_spark.observe.application import ApplicationStatus, StageStatus
 from wallaroo_spark.observe.receiver import (
     Cause,
@@ -24,6 +24,7 @@ from wallaroo_spark.observe.receiver import (
     Refusal,
     SlotStatus,
     StreamStatus,
+    Totals,
 )
 from wallaroo_spark.texts import duration
 
@@ -43,8 +44,6 @@ REFUSED_SECONDS = 60.0
 """Seconds for which a refused connection counts. A choice: connectors try again at least once in that time."""
 
 S = TypeVar("S")
-CODES = titles("status")
-"""Every code of a cause with its meaning. Codes are stable: programs may compare them."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,8 @@ def with_causes(status: ReceiverStatus) -> ReceiverStatus:
     )
 
 
-Ladder = tuple[Callable[[S], Iterable["_Finding | None"]], ...]
+Ladder = tuple[Callable[[S], "_Finding | Iterable[_Finding] | None"], ...]
+"""Functions that find a cause, or several of them, those that do most harm first."""
 
 
 def _ranked(ladder: Ladder[S], status: S) -> list[_Finding]:
@@ -102,24 +102,27 @@ def _ranked(ladder: Ladder[S], status: S) -> list[_Finding]:
     is a cause only without another one."""
     *rungs, work = ladder
     found: dict[str, _Finding] = {}
-    for one in (one for rung in rungs for one in rung(status) if one is not None):
+    for one in (one for rung in rungs for one in _each(rung(status))):
         found.setdefault(one.code, one)
-    return sorted(found.values(), key=lambda one: one.sound) or [one for one in work(status) if one is not None]
+    return sorted(found.values(), key=lambda one: one.sound) or [*_each(work(status))]
 
 
-def _not_running(status: ReceiverStatus) -> Iterator[_Finding | None]:
+def _each(found: _Finding | Iterable[_Finding] | None) -> Iterable[_Finding]:
+    return () if found is None else (found,) if isinstance(found, _Finding) else found
+
+
+def _not_running(status: ReceiverStatus) -> _Finding | None:
     """A failure outside the receiver, because of which its parts cannot be judged."""
     away = [slot for slot in status.slots if slot.registry_away]
     if status.registry_error or away:
         who = "the registry does not answer" if status.registry_error else _without_registry(away)
         # The error's own advice follows its first semicolon; the cause has a better one.
         detail = f": {status.registry_error.partition('; ')[0]}" if status.registry_error else ""
-        yield _Finding(
-            "registry-away",
-            f"{who}{detail}; connected sessions go on, new ones are told to come back",
-        )
-    elif not status.running:
-        yield _Finding("not-running", "no driver and no worker holds a lease in this registry")
+        text = f"{who}{detail}; connected sessions go on, new ones are told to come back"
+        return _Finding("registry-away", text)
+    if not status.running:
+        return _Finding("not-running", "no driver and no worker holds a lease in this registry")
+    return None
 
 
 def _without_registry(slots: list[SlotStatus]) -> str:
@@ -129,14 +132,16 @@ def _without_registry(slots: list[SlotStatus]) -> str:
     return f"the workers of slots {numbers} do not reach the registry"
 
 
-def _slots(*states: str) -> Callable[[ReceiverStatus], Iterator[_Finding | None]]:
+def _slots(*states: str) -> Callable[[ReceiverStatus], Iterator[_Finding]]:
     """The slots in one of these states, the worst state first; none of a receiver that does not run."""
 
-    def found(status: ReceiverStatus) -> Iterator[_Finding | None]:
+    def found(status: ReceiverStatus) -> Iterator[_Finding]:
         if "vacant" in states and status.running and not status.slots:
             yield _Finding("slot-vacant", "no slot is known")
         for state in states if status.running else ():
-            yield from (_absent(status, slot) for slot in status.slots if slot.state == state)
+            for slot in status.slots:
+                if slot.state == state and (absent := _absent(status, slot)):
+                    yield absent
 
     return found
 
@@ -169,7 +174,8 @@ def _absent(status: ReceiverStatus, slot: SlotStatus) -> _Finding | None:
     return _Finding(*by_state[slot.state]) if slot.state in by_state else None
 
 
-def _query_error(query: QueryStatus) -> _Finding | None:
+def _query_error(status: ReceiverStatus) -> _Finding | None:
+    query = status.query
     if query.state == "failed":
         if query.error_kind == "checkpoint":
             return _Finding(
@@ -220,25 +226,15 @@ def _query(status: ReceiverStatus) -> _Finding | None:
     return None
 
 
-def _phase(status: ReceiverStatus) -> tuple[str, float]:
-    """The phase of the batch under way, as a verb phrase, and how long it has lasted; empty without a batch."""
-    query = status.query
-    if query.batch is None or query.phase not in _VERBS:
-        return "", 0.0
-    return query.phase, max(0.0, status.time - query.since) if query.since is not None else 0.0
-
-
-_VERBS = {
-    "reading": "has been reading for",
-    "writing": "has been in the query and its sink for",
-}
+_VERBS = {"reading": "has been reading for", "writing": "has been in the query and its sink for"}
 
 
 def _batch(status: ReceiverStatus) -> _Finding | None:
     """The batch under way as a cause; None between batches."""
-    phase, seconds = _phase(status)
-    if not phase:
+    phase, since = status.query.phase, status.query.since
+    if status.query.batch is None or phase not in _VERBS:
         return None
+    seconds = max(0.0, status.time - since) if since is not None else 0.0
     text = f"batch {status.query.batch} {_VERBS[phase]} {duration(seconds)}"
     missing = sum(slot.read.missing for slot in status.slots if slot.read is not None)
     if phase == "reading" and missing and seconds >= SLOW_SECONDS:
@@ -280,10 +276,9 @@ def _driver_slow(status: ReceiverStatus) -> _Finding | None:
 def _held_up(status: ReceiverStatus) -> _Finding | None:
     """The reason why held rows are not committed, common to all parts; None when there is none."""
     if not status.running:
-        return next(iter(_not_running(status)), None)
-    query = [_query(status), _batch(status)]
-    rungs = (_WORKERS_GONE(status), [_query_error(status.query)], _WORKERS_AWAY(status), query)
-    return next((found for rung in rungs for found in rung if found is not None), None)
+        return _not_running(status)
+    rungs = (_WORKERS_GONE, _query_error, _WORKERS_AWAY, _query, _batch)
+    return next((found for rung in rungs for found in _each(rung(status))), None)
 
 
 def _full(status: ReceiverStatus) -> _Finding | None:
@@ -299,11 +294,11 @@ def _full(status: ReceiverStatus) -> _Finding | None:
     )
 
 
-def _refused(status: ReceiverStatus, slots: tuple[SlotStatus, ...]) -> _Finding | None:
+def _refused(status: ReceiverStatus) -> _Finding | None:
     """Connections that were refused lately for a reason that the connector cannot remove by itself."""
     found: list[Refusal] = [
         refusal
-        for slot in slots
+        for slot in status.slots
         for refusal in slot.refusals
         if status.time - refusal.at <= REFUSED_SECONDS and refusal.kind in _FINAL
     ]
@@ -314,7 +309,7 @@ def _refused(status: ReceiverStatus, slots: tuple[SlotStatus, ...]) -> _Finding 
     ago = duration(max(0.0, status.time - last.at))
     who = f"{last.instance} at {last.peer}" if last.instance else f"a connector at {last.peer}"
     # While others are connected, the receiver works: the refused one may be a stranger.
-    others = any(slot.sessions for slot in slots)
+    others = any(slot.sessions for slot in status.slots)
     if cookies:
         return _Finding("wrong-cookie", f"{who} was refused {ago} ago, because its cookie is wrong", healthy=others)
     return _Finding("refused", f"{who} was refused {ago} ago: {last.reason}", healthy=others)
@@ -337,14 +332,11 @@ _FINAL = frozenset(
 """The kinds of refusals that do not end without a change by a person."""
 
 
-def _work(status: ReceiverStatus, rows: int, connectors: int) -> _Finding:
+def _work(status: ReceiverStatus) -> _Finding:
     """The activity of a receiver without a problem."""
-    batch = _batch(status)
-    if batch is not None and rows:
-        return batch
-    if rows:
-        return _awaits_trigger(status, rows)
-    if not connectors:
+    if status.totals.rows:
+        return _batch(status) or _awaits_trigger(status, status.totals.rows)
+    if not status.totals.sessions + status.totals.waiting:
         return _Finding("no-connector", "no connector is connected")
     quiet = [one.last_frame_age for one in status.instances if one.last_frame_age is not None]
     if not quiet or min(quiet) >= QUIET_SECONDS:
@@ -363,13 +355,14 @@ _WORKERS_AWAY = _slots("starting", "stopping", "vacant")
 RECEIVER: Ladder[ReceiverStatus] = (
     _not_running,
     _WORKERS_GONE,
-    lambda status: [_query_error(status.query)],
-    lambda status: [_driver_slow(status)],
+    _query_error,
+    _driver_slow,
     _WORKERS_AWAY,
-    lambda status: [_query(status)],
-    lambda status: [_slow_batch(status), _full(status)],
-    lambda status: [_refused(status, status.slots)],
-    lambda status: [_work(status, status.totals.rows, status.totals.sessions + status.totals.waiting)],
+    _query,
+    _slow_batch,
+    _full,
+    _refused,
+    _work,
 )
 """The causes of a receiver, those that do most harm first."""
 
@@ -380,20 +373,18 @@ def _slot(status: ReceiverStatus, slot: SlotStatus, held_up: _Finding | None) ->
         return absent
     if slot.registry_away:
         return _Finding("registry-away", "its worker does not reach the registry; new sessions are told to come back")
-    query = _query_error(status.query) or _query(status)
+    query = _query_error(status) or _query(status)
     if query is not None:
         return query
     if slot.rows and held_up is not None and held_up.code != "batch-running":
         return held_up
-    return (
-        _full(dataclasses.replace(status, slots=(slot,)))
-        or _refused(status, (slot,))
-        or _work(
-            dataclasses.replace(status, instances=tuple(one for one in status.instances if one.slot == slot.slot)),
-            slot.rows,
-            slot.sessions + slot.waiting,
-        )
+    alone = dataclasses.replace(
+        status,
+        slots=(slot,),
+        instances=tuple(one for one in status.instances if one.slot == slot.slot),
+        totals=Totals(rows=slot.rows, sessions=slot.sessions, waiting=slot.waiting),
     )
+    return _full(alone) or _refused(alone) or _work(alone)
 
 
 def _of_instance(
@@ -411,7 +402,7 @@ def _instance_findings(
     if one.state == "waiting":
         if slot is not None and slot.registry_away:
             yield _Finding("registry-away", "its session begins once the registry answers")
-        yield _query_error(status.query) or _query(status)
+        yield _query_error(status) or _query(status)
         yield _Finding("session-pending", "its HELLO is being answered")
     if one.rows:
         yield held_up
@@ -445,8 +436,6 @@ def _of_stream(
     return _Finding("flowing", "all its rows are committed").of(subject)
 
 
-APPLICATION_CODES = titles("application-causes")
-"""The codes that only applications have, with their meaning."""
 UNSERVED_SECONDS = 60.0
 """Seconds for which a stage may wait without a member. A choice: a worker that is started again comes within them."""
 LATE_SECONDS = 30.0
@@ -465,7 +454,7 @@ def _stages(status: ApplicationStatus) -> list[tuple[str, StageStatus]]:
     return [(pipeline.pipeline, stage) for pipeline in status.pipelines for stage in pipeline.stages]
 
 
-def _driver_of_application(status: ApplicationStatus) -> Iterator[_Finding | None]:
+def _driver_of_application(status: ApplicationStatus) -> Iterator[_Finding]:
     query = status.query
     if query.state == "failed":
         kind = "checkpoint-unwritable" if query.error_kind == "checkpoint" else "query-failed"
@@ -486,7 +475,7 @@ def _driver_of_application(status: ApplicationStatus) -> Iterator[_Finding | Non
         )
 
 
-def _gateways(status: ApplicationStatus) -> Iterator[_Finding | None]:
+def _gateways(status: ApplicationStatus) -> Iterator[_Finding]:
     away = [one for one in status.gateways if one.state in ("down", "starting")]
     if away and status.running:
         errors = [one.last_error for one in away if one.last_error]
@@ -498,7 +487,7 @@ def _gateways(status: ApplicationStatus) -> Iterator[_Finding | None]:
         )
 
 
-def _query_of_application(status: ApplicationStatus) -> Iterator[_Finding | None]:
+def _query_of_application(status: ApplicationStatus) -> Iterator[_Finding]:
     query = status.query
     if not status.running or query.state == "failed":
         return
@@ -523,7 +512,7 @@ LATELY_SECONDS = 60.0
 """Seconds for which a failed instance or a refused token counts. A choice, as REFUSED_SECONDS."""
 
 
-def _failing(status: ApplicationStatus) -> Iterator[_Finding | None]:
+def _failing(status: ApplicationStatus) -> Iterator[_Finding]:
     """The stage and the group that have tried one delivery longest."""
     stages = [(stage.failing or 0.0, pipeline, stage) for pipeline, stage in _stages(status) if is_failing(stage)]
     if stages:
@@ -560,7 +549,7 @@ def _fails(attempts: int, seconds: float | None) -> bool:
     return attempts >= FAILING_ATTEMPTS or (attempts > 1 and (seconds or 0.0) >= FAILING_SECONDS)
 
 
-def _ended_badly(status: ApplicationStatus) -> Iterator[_Finding | None]:
+def _ended_badly(status: ApplicationStatus) -> Iterator[_Finding]:
     """The pipeline of which an instance has failed last. While others end well, it may be the event's own fault."""
     lately = status.time - LATELY_SECONDS
     last = max(status.pipelines, key=lambda one: one.failed_at or 0.0, default=None)
@@ -574,7 +563,7 @@ def _ended_badly(status: ApplicationStatus) -> Iterator[_Finding | None]:
         )
 
 
-def _clients_refused(status: ApplicationStatus) -> Iterator[_Finding | None]:
+def _clients_refused(status: ApplicationStatus) -> Iterator[_Finding]:
     """The gateway that has refused a token last. While others work, it may be that of a stranger."""
     found = [(one.refused_age, one) for one in status.gateways if one.refused_age is not None]
     age, last = min(found, key=lambda one: one[0], default=(LATELY_SECONDS, None))
@@ -586,7 +575,7 @@ def _clients_refused(status: ApplicationStatus) -> Iterator[_Finding | None]:
         )
 
 
-def _without_member(status: ApplicationStatus) -> Iterator[_Finding | None]:
+def _without_member(status: ApplicationStatus) -> Iterator[_Finding]:
     """The stage that has waited longest for a member."""
     late = [(stage.unserved, one, stage) for one, stage in _stages(status) if (stage.unserved or 0) >= UNSERVED_SECONDS]
     if late:
@@ -599,24 +588,24 @@ def _without_member(status: ApplicationStatus) -> Iterator[_Finding | None]:
         )
 
 
-def _hung(status: ApplicationStatus) -> Iterator[_Finding | None]:
+def _hung(status: ApplicationStatus) -> Iterator[_Finding]:
     """Stages all of whose places are kept by deliveries that were taken away from their members."""
     for pipeline, stage in _stages(status):
         if stage.waiting and 0 < stage.places <= stage.overdue:
-            were = "was" if stage.overdue == 1 else "were"
+            taken = "1 delivery that was" if stage.overdue == 1 else f"{stage.overdue} deliveries that were"
             yield _Finding(
                 "members-hang",
-                f"the members of stage {stage.stage} of {pipeline} have not ended {_deliveries(stage.overdue)} that "
-                f"{were} taken away from them, and {_wait(stage.waiting)}",
+                f"the members of stage {stage.stage} of {pipeline} have not ended {taken} taken away from them, and "
+                f"{_wait(stage.waiting)}",
             )
 
 
-def _errors(status: ApplicationStatus) -> Iterator[_Finding | None]:
+def _errors(status: ApplicationStatus) -> Iterator[_Finding]:
     if status.errors and status.running:
         yield _Finding("application-error", status.errors[0])
 
 
-def _members_full(status: ApplicationStatus) -> Iterator[_Finding | None]:
+def _members_full(status: ApplicationStatus) -> Iterator[_Finding]:
     """The stage for whose members most deliveries wait, when more wait than these work on at once."""
     found = [
         (stage.waiting / stage.places, pipeline, stage)
@@ -632,7 +621,7 @@ def _members_full(status: ApplicationStatus) -> Iterator[_Finding | None]:
     yield _Finding("members-full", f"stage {stage.stage} of {pipeline_name}: {work}, and {_wait(stage.waiting)}")
 
 
-def _work_of_application(status: ApplicationStatus) -> Iterator[_Finding | None]:
+def _work_of_application(status: ApplicationStatus) -> Iterator[_Finding]:
     active = sum(one.active for one in status.pipelines)
     lag = sum(one.lag for one in status.pipelines)
     calls = sum(one.requests for one in status.gateways)
@@ -659,13 +648,5 @@ APPLICATION: Ladder[ApplicationStatus] = (
 """The causes of an application, those that do most harm first."""
 
 
-def _deliveries(number: int) -> str:
-    return "1 delivery" if number == 1 else f"{number} deliveries"
-
-
 def _wait(number: int) -> str:
-    return f"{_deliveries(number)} {_waits(number)}"
-
-
-def _waits(number: int) -> str:
-    return "waits" if number == 1 else "wait"
+    return "1 delivery waits" if number == 1 else f"{number} deliveries wait"

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from tests.observe.facts import receiver, slot
-from wallaroo_spark.codes import ENTRIES
-from wallaroo_spark.observe.causes import CODES, with_causes
+from wallaroo_spark.codes import ENTRIES, titles
+from wallaroo_spark.observe.causes import with_causes
 from wallaroo_spark.observe.faces.health import PARTS, health
 from wallaroo_spark.observe.receiver import QueryStatus, ReceiverStatus
 
@@ -53,7 +53,7 @@ def test_a_fault_has_a_code_and_tells_no_secrets(status: ReceiverStatus, reason:
 
 
 def test_every_trouble_is_that_of_a_part() -> None:
-    troubles = [entry for entry in ENTRIES.values() if entry.code in CODES and not entry.healthy]
+    troubles = [entry for entry in ENTRIES.values() if entry.code in titles("status") and not entry.healthy]
 
     assert {entry.check for entry in troubles} == set(PARTS)
     assert {entry.code for entry in ENTRIES.values() if entry.check} == {entry.code for entry in troubles}
