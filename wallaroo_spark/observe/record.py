@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from wallaroo_spark.observe.application import ApplicationStatus
 from wallaroo_spark.observe.rates import History, Rates, rates
@@ -318,42 +318,31 @@ def _slots_alone(status: ReceiverStatus) -> ReceiverStatus:
     return replace(status, instances=(), streams=())
 
 
+_LEVELS: Mapping[str, Callable[..., Any]] = {"ack_age": max, "rows": max, "bytes": max, "sessions": min, "serving": min}
+"""The totals that a point has, each with what becomes of several neighbours."""
+
+
 def _point(status: ReceiverStatus, rates: Rates | None) -> Point:
-    totals = status.totals
-    return Point(
-        status.time,
-        rates.total.rows_in if rates else None,
-        rates.total.rows_out if rates else None,
-        totals.ack_age,
-        totals.rows,
-        totals.bytes,
-        totals.sessions,
-        totals.serving,
-    )
+    rows_in, rows_out = (rates.total.rows_in, rates.total.rows_out) if rates else (None, None)
+    return Point(status.time, rows_in, rows_out, **{name: getattr(status.totals, name) for name in _LEVELS})
 
 
 def merge_points(points: list[Point]) -> Point:
     """One point in place of several neighbours."""
-    return Point(
-        points[0].time,
-        _mean([point.rows_in for point in points]),
-        _mean([point.rows_out for point in points]),
-        max((point.ack_age for point in points if point.ack_age is not None), default=None),
-        max(point.rows for point in points),
-        max(point.bytes for point in points),
-        min(point.sessions for point in points),
-        min(point.serving for point in points),
+
+    def known(name: str) -> list[float]:
+        return [value for point in points if (value := getattr(point, name)) is not None]
+
+    rows_in, rows_out = (
+        sum(values) / len(values) if (values := known(name)) else None for name in ("rows_in", "rows_out")
     )
+    levels = {name: merge(known(name), default=None) for name, merge in _LEVELS.items()}
+    return Point(points[0].time, rows_in, rows_out, **levels)
 
 
 def merge_batches(batches: list[Batch]) -> Batch:
     """The longest of several neighbours."""
     return max(batches, key=lambda batch: batch.milliseconds)
-
-
-def _mean(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
 
 
 WINDOW_SECONDS = 5.0

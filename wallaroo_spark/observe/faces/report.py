@@ -5,7 +5,8 @@ Source: ``docs/status-page.md#run-report``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from importlib import resources
 
@@ -123,33 +124,21 @@ def _summary(record: RunRecord, last: ReceiverStatus, points: Sequence[Point]) -
     )
 
 
+_CURVES: tuple[tuple[str, charts.Write, tuple[tuple[str, int, str], ...]], ...] = (
+    ("Rows a second", rate, (("received", 3, "rows_in"), ("committed", 4, "rows_out"))),
+    ("Age of the oldest row without ACK", duration, (("age", 1, "ack_age"),)),
+    ("Held rows: received, not committed", count, (("rows", 2, "rows"),)),
+    ("Memory of the buffers", size, (("bytes", 6, "bytes"),)),
+    ("Connectors and serving slots", count, (("connected connectors", 3, "sessions"), ("serving slots", 4, "serving"))),
+)
+"""The pictures over time: the title, the text of a value, and each curve with its colour and the figure of a point."""
+
+
 def _over_time(points: Sequence[Point]) -> Iterable[str]:
     times = [point.time for point in points]
-    yield charts.curves(
-        "Rows a second",
-        times,
-        [
-            Curve("received", 3, [point.rows_in for point in points]),
-            Curve("committed", 4, [point.rows_out for point in points]),
-        ],
-        rate,
-    )
-    yield charts.curves(
-        "Age of the oldest row without ACK", times, [Curve("age", 1, [point.ack_age for point in points])], duration
-    )
-    yield charts.curves(
-        "Held rows: received, not committed", times, [Curve("rows", 2, [point.rows for point in points])], count
-    )
-    yield charts.curves("Memory of the buffers", times, [Curve("bytes", 6, [point.bytes for point in points])], size)
-    yield charts.curves(
-        "Connectors and serving slots",
-        times,
-        [
-            Curve("connected connectors", 3, [point.sessions for point in points]),
-            Curve("serving slots", 4, [point.serving for point in points]),
-        ],
-        count,
-    )
+    for title, write, curves in _CURVES:
+        drawn = [Curve(name, colour, [getattr(point, figure) for point in points]) for name, colour, figure in curves]
+        yield charts.curves(title, times, drawn, write)
 
 
 def phases(batch: Batch) -> list[float]:
@@ -196,27 +185,21 @@ def _events(record: RunRecord) -> str:
 
 
 def _slots(last: ReceiverStatus) -> str:
-    shown = [one for one in figures(SlotStatus) if one.page]
-    rows = [
-        (
-            (
-                str(slot.slot),
-                slot.state,
-                slot.host or "–",
-                count(slot.rows_in),
-                count(slot.rows),
-                *(text_of(one, slot) for one in shown),
-                str(slot.died),
-                slot.last_error or "–",
-            ),
-            not slot.cause.healthy,
-        )
-        for slot in last.slots[:MOST_SLOTS]
-    ]
-    left_out = len(last.slots) - len(rows)
+    columns: dict[str, Callable[[SlotStatus], str]] = {
+        "Slot": lambda slot: str(slot.slot),
+        "State": lambda slot: slot.state,
+        "Host": lambda slot: slot.host or "–",
+        "Received": lambda slot: count(slot.rows_in),
+        "Held": lambda slot: count(slot.rows),
+        **{one.page: functools.partial(text_of, one) for one in figures(SlotStatus) if one.page},
+        "Deaths": lambda slot: str(slot.died),
+        "Last error": lambda slot: slot.last_error or "–",
+    }
+    shown = last.slots[:MOST_SLOTS]
+    rows = [([cell(slot) for cell in columns.values()], not slot.cause.healthy) for slot in shown]
+    left_out = len(last.slots) - len(shown)
     note = f"<p class='note'>{count(left_out)} more slots are left out.</p>" if left_out else ""
-    heads = ("Slot", "State", "Host", "Received", "Held", *(one.page for one in shown), "Deaths", "Last error")
-    return note + _table("Slots", heads, rows)
+    return note + _table("Slots", [*columns], rows)
 
 
 def _table(name: str, heads: Sequence[str], rows: Sequence[tuple[Sequence[str], bool]]) -> str:
