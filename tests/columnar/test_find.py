@@ -13,7 +13,7 @@ from wallaroo_spark.protocol import (
     REVISIONS,
     ConnectorSession,
     Message,
-    MessagesReceived,
+    MessageRun,
     NotifyReceived,
     Revision,
     WorkerSession,
@@ -103,6 +103,6 @@ def test_a_session_uses_the_given_frame_finder() -> None:
     session.receive(connector.notify(1, "s") + revision.encode(Message(1, 1, b"x")))
     assert isinstance(session.next_event(), NotifyReceived)
     found = session.next_event()
-    assert isinstance(found, MessagesReceived)
-    assert found.run.count == 1
+    assert isinstance(found, MessageRun)
+    assert found.count == 1
     assert asked

@@ -13,12 +13,12 @@ from tests.protocol.spans import spans
 from tests.waiting import SECONDS
 from wallaroo_spark.errors import RemoteProtocolError, TransportError
 from wallaroo_spark.protocol import (
-    EosReceived,
-    ErrorReceived,
+    EosMessage,
+    Error,
     Flags,
-    HelloReceived,
+    Hello,
     Message,
-    MessagesReceived,
+    MessageRun,
     NotifyAck,
     NotifyReceived,
     StreamReference,
@@ -194,27 +194,27 @@ class ServedSession:
 
     def _handle(self, event: WorkerEvent) -> None:
         match event:
-            case HelloReceived():
+            case Hello():
                 self._hello(event)
             case NotifyReceived():
                 self._notify(event)
-            case MessagesReceived():
-                messages = list(event.run.messages())
+            case MessageRun():
+                messages = list(event.messages())
                 rows = [(m.stream_id, bool(m.flags & Flags.EOS), bool(m.flags & Flags.EPHEMERAL)) for m in messages]
                 admission = self.session.admit(spans(rows), len(rows))
                 if admission.error is not None:
                     raise admission.error
                 self._messages([m for m in messages if m.stream_id not in admission.ignored], len(messages))
-            case EosReceived():
+            case EosMessage():
                 log = self.worker.streams[event.stream_id]
                 log.ended += 1
                 if log.committed is not None and log.committed == log.last:
                     self.write(self.session.ack(0, [(event.stream_id, log.committed)]))
-            case ErrorReceived():
+            case Error():
                 self.worker.errors.append(event.reason)
 
-    def _hello(self, event: HelloReceived) -> None:
-        self.worker.hellos.append(event.hello.instance)
+    def _hello(self, event: Hello) -> None:
+        self.worker.hellos.append(event.instance)
         if self.worker.answers:
             answer = self.worker.answers.popleft()
             if isinstance(answer, str):

@@ -24,7 +24,6 @@ from wallaroo_spark.protocol import (
     Hello,
     Message,
     MessageRun,
-    MessagesReceived,
     Nack,
     Notify,
     NotifyAck,
@@ -112,16 +111,16 @@ def worker_events(session: WorkerSession) -> list[WorkerEvent]:
     found = []
     while (event := session.next_event()) is not None:
         found.append(event)
-        if isinstance(event, MessagesReceived):
+        if isinstance(event, MessageRun):
             admission = admit(session, event)
             if admission.error:
                 raise admission.error
     return found
 
 
-def admit(session: WorkerSession, event: MessagesReceived) -> Admission:
+def admit(session: WorkerSession, event: MessageRun) -> Admission:
     """A run held against the stream states, its messages decoded one by one as far as they are sound."""
-    messages, error = sound_messages(event.run)
+    messages, error = sound_messages(event)
     rows = [(m.stream_id, bool(m.flags & Flags.EOS), bool(m.flags & Flags.EPHEMERAL)) for m in messages]
     return session.admit(spans(rows), len(rows), error)
 
@@ -171,19 +170,12 @@ def heard(session: WorkerSession | ConnectorSession) -> list[Frame]:
 
 def _frames(event: WorkerEvent) -> list[Frame]:
     match event:
-        case MessagesReceived(run):
+        case MessageRun() as run:
             return list(run.messages())
         case NotifyReceived(notify):
             return [notify]
         case _:
-            return [_FRAME_OF[type(event).__name__](event)]
-
-
-_FRAME_OF: dict[str, Any] = {
-    "HelloReceived": lambda event: event.hello,
-    "EosReceived": lambda event: EosMessage(event.stream_id, event.message_id),
-    "ErrorReceived": lambda event: Error(event.reason),
-}
+            return [event]
 
 
 def vectors() -> list[tuple[Revision, Frame, bytes]]:

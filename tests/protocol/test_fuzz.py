@@ -17,8 +17,7 @@ from wallaroo_spark.protocol import (
     Error,
     Fault,
     Hello,
-    HelloReceived,
-    MessagesReceived,
+    MessageRun,
     Notify,
     NotifyReceived,
     Revision,
@@ -59,13 +58,13 @@ def serve(chunks: list[bytes]) -> WorkerSession:
 def answer_all(worker: WorkerSession) -> None:
     while (event := worker.next_event()) is not None:
         match event:
-            case HelloReceived():
+            case Hello():
                 worker.ok(50)
             case NotifyReceived(notify, already_open) if worker.revision is V3:
                 worker.notify_ack(notify.stream_id, None, success=not already_open)
-            case MessagesReceived():
+            case MessageRun():
                 admission = admit(worker, event)
-                assert 0 <= admission.end <= event.run.count
+                assert 0 <= admission.end <= event.count
                 if admission.error:
                     raise admission.error
 

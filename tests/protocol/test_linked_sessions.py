@@ -21,9 +21,9 @@ from wallaroo_spark.protocol import (
     V3,
     ConnectorSession,
     Flags,
-    HelloReceived,
+    Hello,
     Message,
-    MessagesReceived,
+    MessageRun,
     Nack,
     Notify,
     NotifyAck,
@@ -150,14 +150,14 @@ class LinkedSessions(RuleBasedStateMachine):
 
     def worker_hears(self, event: WorkerEvent, accept: bool) -> None:
         match event:
-            case HelloReceived():
+            case Hello():
                 self.down += self.worker.ok(10)
             case NotifyReceived(notify, already_open):
                 self.reopening[notify.stream_id] = 0
                 if self.revision.has(NotifyAck):
                     success = accept and not already_open
                     self.down += self.worker.notify_ack(notify.stream_id, None, success=success)
-            case MessagesReceived(run):
+            case MessageRun() as run:
                 admission = admit(self.worker, event)
                 assert (admission.error, admission.end) == (None, run.count)
                 self.ignored |= admission.ignored

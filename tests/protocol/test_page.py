@@ -18,7 +18,7 @@ from wallaroo_spark.protocol import (
     Flags,
     Hello,
     Message,
-    MessagesReceived,
+    MessageRun,
     Nack,
     Notify,
     NotifyAck,
@@ -79,7 +79,7 @@ def test_a_worked_session_is_one_that_a_worker_holds(block: Worked) -> None:
         if shown.out:
             session.receive(shown.wire)
             while (event := session.next_event()) is not None:
-                if isinstance(event, MessagesReceived):
+                if isinstance(event, MessageRun):
                     assert admit(session, event).error is None
         else:
             assert told(session, shown) == shown.wire

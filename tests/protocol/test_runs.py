@@ -20,7 +20,7 @@ from wallaroo_spark.protocol import (
     EncodedRun,
     Flags,
     Message,
-    MessagesReceived,
+    MessageRun,
     Revision,
     StreamState,
     encode_message,
@@ -157,8 +157,8 @@ class TestSession:
     def test_a_run_costs_a_credit_for_each_message(self, revision: Revision) -> None:
         pair = Pair(revision, credits=4).start().open()
         (event,) = pair.to_worker(pair.connector.messages(a_run(revision, 3)))
-        assert isinstance(event, MessagesReceived)
-        assert [message.message_id for message in event.run.messages()] == [1, 2, 3]
+        assert isinstance(event, MessageRun)
+        assert [message.message_id for message in event.messages()] == [1, 2, 3]
         assert pair.connector.credits.available == pair.worker.credits.available == 0
         assert pair.connector.credits.spent == 4
 

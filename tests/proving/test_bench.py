@@ -22,7 +22,7 @@ from proving.bench.simulated_loads import SimulatedLoad, always, compared
 from wallaroo_spark.protocol import (
     REVISIONS,
     FrameBuffer,
-    HelloReceived,
+    Hello,
     Message,
     MessageRun,
     Revision,
@@ -172,7 +172,7 @@ def _accept_everything(listener: socket.socket) -> int:
             if not greeted:
                 session.receive(data)
                 while (event := session.next_event()) is not None:
-                    if isinstance(event, HelloReceived):
+                    if isinstance(event, Hello):
                         peer.sendall(session.ok(2**31 - 1))
                         greeted = True
     return total

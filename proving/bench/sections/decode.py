@@ -14,7 +14,7 @@ from wallaroo_spark.protocol import (
     REVISIONS,
     ConnectorSession,
     Message,
-    MessagesReceived,
+    MessageRun,
     NotifyReceived,
     Revision,
     WorkerSession,
@@ -84,8 +84,8 @@ def take(worker: WorkerSession, reads: list[bytes]) -> int:
     for data in reads:
         worker.receive(data)
         while (event := worker.next_event()) is not None:
-            assert isinstance(event, MessagesReceived)
-            decoded = decode_run(event.run, event_time_unit="ns")
+            assert isinstance(event, MessageRun)
+            decoded = decode_run(event, event_time_unit="ns")
             (rows,) = by_stream(decoded)
             worker.admit(rows.spans, decoded.count, decoded.error)
             count += decoded.count

@@ -16,7 +16,7 @@ from typing import Any
 from proving.bench.load_generator import Load
 from proving.bench.results.figures import Spread
 from wallaroo_spark.connector import Connector, Lines
-from wallaroo_spark.protocol import REVISIONS, HelloReceived, Message, MessagesReceived, NotifyReceived, WorkerSession
+from wallaroo_spark.protocol import REVISIONS, Hello, Message, MessageRun, NotifyReceived, WorkerSession
 
 SIZE = 100
 CREDITS = 2**31 - 1
@@ -42,11 +42,11 @@ def _take(peer: socket.socket) -> None:
         session.receive(data)
         while (event := session.next_event()) is not None:
             match event:
-                case HelloReceived():
+                case Hello():
                     peer.sendall(session.ok(CREDITS))
                 case NotifyReceived() if session.revision is REVISIONS["v3"]:
                     peer.sendall(session.notify_ack(event.notify.stream_id, None, success=True))
-                case MessagesReceived(run) if run.count:
+                case MessageRun() as run if run.count:
                     last = run.revision.decode(run.revision.by_frame[Message].tag, run.data[run.starts[-1] : run.end])
                     assert isinstance(last, Message)
                     peer.sendall(session.ack(run.count, [(last.stream_id, last.message_id or 0)]))

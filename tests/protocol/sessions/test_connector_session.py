@@ -17,7 +17,7 @@ from wallaroo_spark.protocol import (
     Fault,
     Flags,
     Message,
-    MessagesReceived,
+    MessageRun,
     Revision,
     SessionState,
     StreamState,
@@ -103,7 +103,7 @@ def test_a_stream_that_is_reset_is_opened_by_as_many_notifies_as_there_were_nack
     pair.to_worker(pair.connector.notify(STREAM, "orders", 2))
     assert pair.connector.is_open(STREAM)
     events = pair.send(Message(STREAM, 3, b"x"))
-    assert isinstance(events[0], MessagesReceived)
+    assert isinstance(events[0], MessageRun)
 
 
 @revisions

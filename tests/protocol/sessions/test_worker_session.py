@@ -15,14 +15,12 @@ from wallaroo_spark.protocol import (
     V3,
     Ack,
     EosMessage,
-    EosReceived,
     Error,
-    ErrorReceived,
     Fault,
     Flags,
-    HelloReceived,
+    Hello,
     Message,
-    MessagesReceived,
+    MessageRun,
     Nack,
     Notify,
     NotifyAck,
@@ -39,11 +37,11 @@ from wallaroo_spark.protocol import (
 )
 
 
-def run_event(pair: Pair, *messages: Message) -> MessagesReceived:
+def run_event(pair: Pair, *messages: Message) -> MessageRun:
     """Messages fed to the worker unchecked by a connector; the event that they make."""
     pair.worker.receive(b"".join(pair.revision.encode(message) for message in messages))
     event = pair.worker.next_event()
-    assert isinstance(event, MessagesReceived)
+    assert isinstance(event, MessageRun)
     return event
 
 
@@ -53,9 +51,9 @@ def test_a_hello_has_the_connectors_names_and_revision(revision: Revision) -> No
     (event,) = pair.to_worker(
         pair.connector.hello(version="0.0.1", cookie=b"cookie", program="shop", instance="shop-1")
     )
-    assert isinstance(event, HelloReceived)
-    assert event.hello is pair.worker.hello
-    assert (event.hello.program, event.hello.instance) == ("shop", "shop-1")
+    assert isinstance(event, Hello)
+    assert event is pair.worker.hello
+    assert (event.program, event.instance) == ("shop", "shop-1")
     assert (pair.worker.revision, pair.worker.state) == (revision, SessionState.HANDSHAKE)
 
 
@@ -120,7 +118,7 @@ def test_a_restart_can_name_another_worker_in_v3_alone() -> None:
 @pytest.mark.parametrize("message_id", [None, 12])
 def test_the_end_of_a_v3_stream_is_an_event_with_or_without_an_id(message_id: int | None) -> None:
     pair = Pair(V3).start().open()
-    assert pair.to_worker(V3.encode(EosMessage(STREAM, message_id))) == [EosReceived(STREAM, message_id)]
+    assert pair.to_worker(V3.encode(EosMessage(STREAM, message_id))) == [EosMessage(STREAM, message_id)]
     assert pair.worker.streams.get(STREAM).state is StreamState.CLOSED
     assert pair.worker.credits.available == 99
 
@@ -129,7 +127,7 @@ def test_the_end_of_a_v3_stream_is_an_event_with_or_without_an_id(message_id: in
 def test_an_error_of_the_connector_is_an_event_and_ends_the_session(revision: Revision) -> None:
     pair = Pair(revision).start()
     data = pair.connector.error("disk full") or b""
-    assert pair.to_worker(data + revision.encode(Notify(1, "a"))) == [ErrorReceived("disk full")]
+    assert pair.to_worker(data + revision.encode(Notify(1, "a"))) == [Error("disk full")]
     assert (pair.worker.state, pair.worker.pending) == (SessionState.ERROR, 0)
 
 
@@ -137,7 +135,7 @@ def test_an_error_of_the_connector_is_an_event_and_ends_the_session(revision: Re
 def test_messages_are_charged_once_per_run(revision: Revision) -> None:
     pair = Pair(revision, credits=6).start().open()
     events = pair.send(*(Message(STREAM, number, b"x") for number in range(1, 6)))
-    assert [event.run.count for event in events if isinstance(event, MessagesReceived)] == [5]
+    assert [event.count for event in events if isinstance(event, MessageRun)] == [5]
     assert pair.worker.credits.available == pair.connector.credits.available == 0
 
 
@@ -145,7 +143,7 @@ def test_messages_are_charged_once_per_run(revision: Revision) -> None:
 def test_messages_beyond_the_credits_end_the_session_and_those_before_count(revision: Revision) -> None:
     pair = Pair(revision, credits=3).start().open()
     event = run_event(pair, *(Message(STREAM, number, b"x") for number in range(1, 6)))
-    assert event.run.count == 2
+    assert event.count == 2
     admission = admit(pair.worker, event)
     assert admission.end == 2
     assert admission.error is not None
@@ -167,7 +165,7 @@ def test_a_decoding_error_ends_the_session_behind_the_valid_messages(revision: R
     pair = Pair(revision).start().open()
     event = run_event(pair, *(Message(STREAM, number, b"x") for number in range(3)))
     error = broken(Fault.RESERVED_FLAG, "why")
-    admission = pair.worker.admit(_spans(list(event.run.head(2).messages())), 2, error)
+    admission = pair.worker.admit(_spans(list(event.head(2).messages())), 2, error)
     assert (admission.end, admission.error) == (2, error)
     assert pair.worker.state is SessionState.ERROR
 
@@ -176,7 +174,7 @@ def test_a_decoding_error_ends_the_session_behind_the_valid_messages(revision: R
 def test_an_earlier_fault_of_a_stream_counts_before_a_later_one_in_decoding(revision: Revision) -> None:
     pair = Pair(revision).start().open()
     event = run_event(pair, Message(STREAM, 1, b"x"), Message(99, 1, b"x"))
-    admission = pair.worker.admit(_spans(list(event.run.messages())), 2, broken(Fault.RESERVED_FLAG, "why"))
+    admission = pair.worker.admit(_spans(list(event.messages())), 2, broken(Fault.RESERVED_FLAG, "why"))
     assert admission.end == 1
     assert admission.error is not None
     assert admission.error.fields["fault"] is Fault.STREAM_NOT_OPEN
@@ -272,7 +270,7 @@ def _spans(messages: list[Message]) -> list[StreamSpan]:
 def test_a_message_behind_the_end_of_its_stream_is_refused_and_those_before_it_are_accepted(revision: Revision) -> None:
     pair = Pair(revision).start().open()
     event = run_event(pair, Message(STREAM, 1, b"x", Flags.EOS), Message(STREAM, 2, b"x"))
-    admission = pair.worker.admit(_spans(list(event.run.messages())), 2)
+    admission = pair.worker.admit(_spans(list(event.messages())), 2)
     assert admission.end == 1
     assert admission.error is not None
     assert admission.error.fields["fault"] is Fault.STREAM_NOT_OPEN

@@ -31,13 +31,6 @@ _NOT_A_TAG = -1
 
 
 @dataclass(frozen=True, slots=True)
-class HelloReceived:
-    """A connector requests a session. Answer with ``ok``, ``restart`` or ``error``."""
-
-    hello: frames.Hello
-
-
-@dataclass(frozen=True, slots=True)
 class NotifyReceived:
     """A NOTIFY. With ``already_open`` (v3) it must be refused, and the stream does not change."""
 
@@ -46,32 +39,13 @@ class NotifyReceived:
     """Whether the stream is open already, in this session."""
 
 
-@dataclass(frozen=True, slots=True)
-class MessagesReceived:
-    """Messages that are charged but not decoded. Decode them and call :meth:`WorkerSession.admit` before the next
-    event.
-    """
+WorkerEvent = frames.Hello | NotifyReceived | MessageRun | frames.EosMessage | frames.Error
+"""An event of a session: a HELLO, to be answered with ``ok``, ``restart`` or ``error``; a NOTIFY; messages; in v3 the
+end of a stream; or the connector's ERROR.
 
-    run: MessageRun
-
-
-@dataclass(frozen=True, slots=True)
-class EosReceived:
-    """v3: a stream has ended."""
-
-    stream_id: int
-    message_id: int | None
-    """Id of the last message; None in the short form of the frame."""
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorReceived:
-    """The connector has ended the session, for this reason."""
-
-    reason: str
-
-
-WorkerEvent = HelloReceived | NotifyReceived | MessagesReceived | EosReceived | ErrorReceived
+The messages of a run are charged and not decoded. Decode them and call :meth:`WorkerSession.admit` before the next
+event.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +153,7 @@ class WorkerSession(Session):
                 if covered == 0:
                     raise self._no_credit(found.count)
                 self._buffer.clear()
-            return MessagesReceived(found.head(covered))
+            return found.head(covered)
         return self._frame(self.revision, found)
 
     _overdrawn = 0
@@ -204,7 +178,7 @@ class WorkerSession(Session):
         if row.frame is frames.Hello:
             self.hello = read_hello(revision, raw.body, self._version, self._cookie_problem)
             self.state = state
-            return HelloReceived(self.hello)
+            return self.hello
         frame = revision.decode(raw.tag, raw.body)
         self.state = state
         return self._event(frame)
@@ -219,10 +193,10 @@ class WorkerSession(Session):
                 return NotifyReceived(frame, already_open)
             case frames.EosMessage():
                 self.streams.apply(frame.stream_id, StreamEvent.EOS)
-                return EosReceived(frame.stream_id, frame.message_id)
+                return frame
             case frames.Error():
                 self._buffer.clear()
-                return ErrorReceived(frame.reason)
+                return frame
         raise AssertionError(f"the session table allows {frame!r} from a connector, and the worker has no event for it")
 
     def _check_notify(self, notify: frames.Notify) -> None:

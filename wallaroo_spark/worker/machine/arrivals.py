@@ -18,12 +18,11 @@ import numpy as np
 from wallaroo_spark.columnar import Decoded, Grouped, RunRows, StreamRows, by_stream, decode_run, decode_runs
 from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.protocol import (
-    EosReceived,
-    ErrorReceived,
+    EosMessage,
+    Error,
     Fault,
-    HelloReceived,
+    Hello,
     MessageRun,
-    MessagesReceived,
     NotifyReceived,
     WorkerEvent,
     broken,
@@ -136,20 +135,20 @@ class Arrivals:
         """The next messages of a session; frames before them are handled."""
         while (found := connection.protocol.next_event()) is not None:
             connection.turn = None
-            if isinstance(found, MessagesReceived):
-                return found.run
+            if isinstance(found, MessageRun):
+                return found
             self._found(connection, found)
         return None
 
     def _found(self, connection: Connection, found: WorkerEvent) -> None:
         match found:
-            case HelloReceived():
+            case Hello():
                 self._handshake.hello(connection)
             case NotifyReceived():
                 self._streams.notify(connection, found)
-            case EosReceived():
+            case EosMessage():
                 self._end(connection, self._buffer.streams[connection.key(found.stream_id)])
-            case ErrorReceived():
+            case Error():
                 self._connections.counts["peer-errors"] += 1
                 self._connections.log(connection, f"gave up: {found.reason}")
                 self._connections.leave(connection)
