@@ -7,22 +7,3 @@ from wallaroo_spark.columnar.decode import ROW_OVERHEAD, Decoded, decode_run, de
 from wallaroo_spark.columnar.find import find_messages
 from wallaroo_spark.columnar.group import Grouped, Lot, RunRows, StreamRows, by_stream
 from wallaroo_spark.columnar.schema import ROW_DDL, ROW_SCHEMA, STORED_SCHEMA, CommonColumns, RowsOf, to_rows
-
-__all__ = [
-    "ROW_DDL",
-    "ROW_OVERHEAD",
-    "ROW_SCHEMA",
-    "STORED_SCHEMA",
-    "CommonColumns",
-    "Decoded",
-    "Grouped",
-    "Lot",
-    "RowsOf",
-    "RunRows",
-    "StreamRows",
-    "by_stream",
-    "decode_run",
-    "decode_runs",
-    "find_messages",
-    "to_rows",
-]

@@ -127,16 +127,6 @@ def encode_run(
     return EncodedRun(revision, stream_id, ids, data)
 
 
-def encode_message(revision: Revision, message: Message) -> bytes:
-    """The bytes and the errors of :meth:`Revision.encode`, without its table lookups and Writer calls."""
-    if message.message_id is None:
-        return revision.encode(message)
-    flags, payload = int(message.flags), message.payload
-    return encode_frame(
-        revision, message.stream_id, message.message_id, payload, flags, message.event_time, message.key
-    )
-
-
 def encode_single(
     revision: Revision,
     stream_id: int,

@@ -11,23 +11,3 @@ from wallaroo_spark.transport.port_handover import serve_once_free
 from wallaroo_spark.transport.reach import open_access_warning, reachable_host, refuses
 from wallaroo_spark.transport.tcp import ByteStream, Handler, Listener, connect, serve
 from wallaroo_spark.transport.tls import client_context, read_authority, read_pair, server_context
-
-__all__ = [
-    "ByteStream",
-    "Handler",
-    "Listener",
-    "advertised",
-    "client_context",
-    "connect",
-    "format_address",
-    "open_access_warning",
-    "parse_address",
-    "parse_addresses",
-    "reachable_host",
-    "read_authority",
-    "read_pair",
-    "refuses",
-    "serve",
-    "serve_once_free",
-    "server_context",
-]

@@ -18,7 +18,6 @@ from wallaroo_spark.protocol import (
     NotifyReceived,
     Revision,
     WorkerSession,
-    encode_message,
 )
 from wallaroo_spark.worker.service import LOT_BYTES
 
@@ -59,7 +58,7 @@ def frames(revision: Revision, shape: MessageShape, streams: int, count: int) ->
         stream_id, message_id = number % streams + 1, number // streams + 1
         event_time = NOON + number if shape.rich else None
         key = b"key-%d" % (number % 1000) if keyed else None
-        pieces.append(encode_message(revision, Message(stream_id, message_id, payload, event_time=event_time, key=key)))
+        pieces.append(revision.encode(Message(stream_id, message_id, payload, event_time=event_time, key=key)))
     return b"".join(pieces)
 
 

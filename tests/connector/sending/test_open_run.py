@@ -17,7 +17,7 @@ from wallaroo_spark.connector import Connector, Stream
 from wallaroo_spark.connector.sending.send_batches import OpenRun
 from wallaroo_spark.errors import LocalProtocolError
 from wallaroo_spark.protocol import REVISIONS as BY_NAME
-from wallaroo_spark.protocol import U64_MAX, V3, Flags, Message, Revision, encode_message
+from wallaroo_spark.protocol import U64_MAX, V3, Flags, Message, Revision
 
 STREAM = 7
 FRAMES = st.lists(
@@ -58,7 +58,7 @@ class TestRun:
             return
         assert taken is not None
         assert list(taken.ids) == [message.message_id for message in expected]
-        assert taken.data == b"".join(encode_message(revision, message) for message in expected)
+        assert taken.data == b"".join(revision.encode(message) for message in expected)
 
     @pytest.mark.parametrize(
         ("changed", "payload", "wanted"),

@@ -32,7 +32,7 @@ def test_a_connector_speaks_draft_be_unless_told_otherwise() -> None:
 @revisions
 def test_a_message_needs_a_credit(revision: Revision) -> None:
     pair = Pair(revision, credits=1).start().open()
-    with pytest.raises(LocalProtocolError, match="needs a credit"):
+    with pytest.raises(LocalProtocolError, match="need a credit each, 1 in all"):
         pair.connector.message(Message(STREAM, 1, b"x"))
     pair.to_connector(pair.worker.ack(1))
     assert pair.send(Message(STREAM, 1, b"x"))

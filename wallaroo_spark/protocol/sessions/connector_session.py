@@ -9,7 +9,7 @@ from wallaroo_spark.errors import LocalProtocolError, RemoteProtocolError
 from wallaroo_spark.protocol import frames
 from wallaroo_spark.protocol.framing import LENGTH_BYTES, MessageRun
 from wallaroo_spark.protocol.revisions import DRAFT_BE, Revision
-from wallaroo_spark.protocol.runs import EncodedRun, encode_message
+from wallaroo_spark.protocol.runs import EncodedRun
 from wallaroo_spark.protocol.sessions.session import DEFAULT_MAX_FRAME_BYTES, DEFAULT_MAX_STREAMS, Session
 from wallaroo_spark.protocol.sessions.states import Role, SessionState, StreamEvent, StreamState
 
@@ -55,16 +55,10 @@ class ConnectorSession(Session):
 
     def message(self, message: frames.Message) -> bytes:
         """Send one MESSAGE. It needs one credit."""
-        data = encode_message(self._revision, message)
-        self._move(frames.Message)
-        if len(data) - LENGTH_BYTES > self.max_frame_bytes:
-            raise self._too_long(message.stream_id, message.message_id, len(data) - LENGTH_BYTES)
-        if self.credits.available < 1:
-            raise LocalProtocolError("a MESSAGE needs a credit and there is none; wait for an ACK", code="no-credit")
-        self._apply(message.stream_id, StreamEvent.MESSAGE)
+        data = self._revision.encode(message)
+        self.messages(EncodedRun(self._revision, message.stream_id, (message.message_id or 0,), data))
         if int(message.flags) & _EOS:
             self._apply(message.stream_id, StreamEvent.EOS)
-        self.credits.spend(1)
         return data
 
     def messages(self, run: EncodedRun) -> bytes:
@@ -73,10 +67,15 @@ class ConnectorSession(Session):
         if len(run.data) - LENGTH_BYTES > self.max_frame_bytes:
             for message_id, size in zip(run.ids, run.frame_sizes(), strict=True):
                 if size - LENGTH_BYTES > self.max_frame_bytes:
-                    raise self._too_long(run.stream_id, message_id, size - LENGTH_BYTES)
+                    raise LocalProtocolError(
+                        f"message {message_id} of stream {run.stream_id} makes a frame of {size - LENGTH_BYTES} bytes; "
+                        f"at most {self.max_frame_bytes} are accepted (maxFrameBytes)",
+                        code="frame-too-long",
+                    )
         if self.credits.available < run.count:
             raise LocalProtocolError(
-                f"{run.count} MESSAGEs need as many credits and there are {self.credits.available}; wait for an ACK",
+                f"MESSAGEs need a credit each, {run.count} in all, and there are {self.credits.available}; "
+                "wait for an ACK",
                 code="no-credit",
             )
         self._apply(run.stream_id, StreamEvent.MESSAGE)
@@ -135,10 +134,3 @@ class ConnectorSession(Session):
     def is_open(self, stream_id: int) -> bool:
         """Whether messages of this stream may be sent, given enough credits."""
         return self.streams.get(stream_id).state is StreamState.OPEN
-
-    def _too_long(self, stream_id: int, message_id: int | None, size: int) -> LocalProtocolError:
-        return LocalProtocolError(
-            f"message {message_id} of stream {stream_id} makes a frame of {size} bytes; "
-            f"at most {self.max_frame_bytes} are accepted (maxFrameBytes)",
-            code="frame-too-long",
-        )
