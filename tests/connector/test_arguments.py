@@ -132,8 +132,8 @@ async def test_a_wrong_argument_of_a_message_is_refused_and_the_stream_goes_on(
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda c: c.feed("orders.txt"), r"feed takes a source, and this is str: .*feed Lines\('orders.txt'\)"),
-        (lambda c: c.feed([(1, b"x")]), r"feed takes a source, and this is list.*Records\(name, make\)"),
+        (lambda c: c.feed("orders.txt"), r"feed takes a source, and this one is str: .*feed Lines\('orders.txt'\)"),
+        (lambda c: c.feed([(1, b"x")]), r"feed takes a source, and this one is list.*Records\(name, make\)"),
         (lambda c: c.feed(Records("a", list), progress=3), "progress is a function, and this one is int: 3"),
         (lambda c: c.feed(records([b"x"])), "a source returns Record.*and this is bytes: b'x'"),
         (lambda c: c.feed(records([("1", b"x")])), "a message id is an integer, and this one is str: '1'"),

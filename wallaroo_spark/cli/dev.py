@@ -24,7 +24,7 @@ from wallaroo_spark.errors import printable
 from wallaroo_spark.protocol import Error
 from wallaroo_spark.texts import count
 from wallaroo_spark.wiretap.decoding import CaptureDecoder, DecodedFrame
-from wallaroo_spark.wiretap.proxy import End, Proxy
+from wallaroo_spark.wiretap.proxy import End, Proxy, Watcher
 from wallaroo_spark.wiretap.recording import ConnectionOpened, Passed, Recorder, Remark
 
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ class _View:
             self._out.flush()
 
 
-class _Watcher:
+class _Watcher(Watcher):
     """Decodes and prints the bytes that pass, and records them if there is a recorder."""
 
     def __init__(self, view: _View, recorder: Recorder | None) -> None:
@@ -270,9 +270,6 @@ class _Watcher:
             self._recorder.passed(connection, sender, data)
         for frame in self._decoder.feed(Passed(time.time(), connection, sender, data)):
             self._view.frame(frame)
-
-    def fault(self, connection: int, text: str) -> None:
-        """Do nothing: this proxy causes no faults."""
 
     def closed(self, connection: int, cause: str) -> None:
         """Print and record the end of a connection."""

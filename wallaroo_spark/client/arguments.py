@@ -10,7 +10,7 @@ from typing import Any
 
 from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.client.events import Event, as_event
-from wallaroo_spark.connector.arguments import integer_of, shown, timeout_of
+from wallaroo_spark.connector.arguments import integer_of, shown, timeout_of, wrong_type
 from wallaroo_spark.errors import ArgumentTypeError, ArgumentValueError
 
 _PATH = re.compile(r"[A-Za-z0-9_.-]{1,100}/[A-Za-z0-9_.-]{1,100}")
@@ -32,11 +32,7 @@ def name_of(name: Any, kind: str) -> str:
 
 def _matching(text: Any, kind: str, pattern: re.Pattern[str], way_out: str) -> str:
     if not isinstance(text, str):
-        raise ArgumentTypeError(
-            f"the name of a {kind} is a str, and this one is {type(text).__name__}: {shown(text)}",
-            code="argument-type",
-            argument=kind,
-        )
+        raise wrong_type(f"the name of a {kind} is a str", text, kind)
     if not pattern.fullmatch(text):
         raise ArgumentValueError(f"{kind} {shown(text)}: {way_out}", code="name-invalid", argument=kind)
     return text
@@ -59,22 +55,13 @@ def iterable_of(events: Any, *, blocking: bool) -> None:
     """Raise :class:`ArgumentTypeError` for events that cannot be iterated over."""
     if isinstance(events, Iterable) or (not blocking and isinstance(events, AsyncIterable)):
         return
-    raise ArgumentTypeError(
-        f"events is an iterable of Event, and this one is {type(events).__name__}: {shown(events)}; write a list or a "
-        "generator of events",
-        code="argument-type",
-        argument="events",
-    )
+    raise wrong_type("events is an iterable of Event", events, "events", "write a list or a generator of events")
 
 
 def key_of(key: Any) -> str | None:
     """The key that events without one of their own get."""
     if key is not None and not isinstance(key, str):
-        raise ArgumentTypeError(
-            f"key is a str, and this one is {type(key).__name__}: {shown(key)}; write it as a str",
-            code="argument-type",
-            argument="key",
-        )
+        raise wrong_type("key is a str", key, "key", "write it as a str")
     return key
 
 

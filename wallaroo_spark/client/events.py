@@ -21,8 +21,8 @@ from typing import Any
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from wallaroo_spark.api import cloudevents_pb2 as ce
-from wallaroo_spark.connector.arguments import shown, utf8_of
-from wallaroo_spark.errors import ArgumentTypeError, ArgumentValueError
+from wallaroo_spark.connector.arguments import shown, utf8_of, wrong_type
+from wallaroo_spark.errors import ArgumentValueError
 from wallaroo_spark.json_text import dump_json, load_json
 
 BYTES_TYPE = "application/octet-stream"
@@ -43,12 +43,8 @@ def encode_value(value: Any, name: str = "data") -> tuple[bytes, str]:
     try:
         return dump_json(value), JSON_TYPE
     except (TypeError, ValueError) as error:
-        raise ArgumentTypeError(
-            f"{name} is bytes, a str or a value that JSON can express, and this one is {type(value).__name__}: "
-            f"{shown(value)} ({error}); encode it first",
-            code="argument-type",
-            argument=name,
-        ) from None
+        expected = f"{name} is bytes, a str or a value that JSON can express"
+        raise wrong_type(expected, value, name, f"encode it first ({error})") from None
 
 
 def decode_value(data: bytes | None, content_type: str) -> Any:
@@ -123,11 +119,7 @@ class Event:
         for name in ("type", "id", "source", *_OPTIONAL):
             value = getattr(self, name)
             if not isinstance(value, str) and not (value is None and name in _OPTIONAL):
-                raise ArgumentTypeError(
-                    f"an event's {name} is a str, and this one is {type(value).__name__}: {shown(value)}",
-                    code="argument-type",
-                    argument=name,
-                )
+                raise wrong_type(f"an event's {name} is a str", value, name)
             if value is not None:
                 utf8_of(value, f"an event's {name}")
         for name in ("type", "id"):
@@ -146,11 +138,8 @@ class Event:
 
     def _check_time(self) -> None:
         if self.time is not None and not isinstance(self.time, datetime):
-            raise ArgumentTypeError(
-                f"an event's time is an aware datetime, and this one is {type(self.time).__name__}: "
-                f"{shown(self.time)}; convert it to a datetime with a time zone",
-                code="argument-type",
-                argument="time",
+            raise wrong_type(
+                "an event's time is an aware datetime", self.time, "time", "convert it to a datetime with a time zone"
             )
         if self.time is not None:
             _check_moment(self.time, "time")
@@ -165,11 +154,8 @@ class Event:
                     argument="extensions",
                 )
             if not isinstance(value, bool | int | str | bytes | datetime):
-                raise ArgumentTypeError(
-                    f"extension {name} is a str, an int of 32 bits, a bool, bytes or a datetime, and this one is "
-                    f"{type(value).__name__}: {shown(value)}",
-                    code="argument-type",
-                    argument=name,
+                raise wrong_type(
+                    f"extension {name} is a str, an int of 32 bits, a bool, bytes or a datetime", value, name
                 )
             if isinstance(value, str):
                 utf8_of(value, f"extension {name}")
@@ -291,12 +277,7 @@ def as_event(given: Any, name: str = "event") -> Event:
     """The event itself. Raises :class:`ArgumentTypeError` for another object."""
     if isinstance(given, Event):
         return given
-    raise ArgumentTypeError(
-        f"an {name} is an Event, and this one is {type(given).__name__}: {shown(given)}; write "
-        "Event('shop.order.created', data), for example",
-        code="argument-type",
-        argument=name,
-    )
+    raise wrong_type(f"an {name} is an Event", given, name, "write Event('shop.order.created', data), for example")
 
 
 def to_structured(event: Event) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from wallaroo_spark.api.limits import STAGE_DELIVERIES
 from wallaroo_spark.client.arguments import limited, milliseconds_of, name_of, path_of
 from wallaroo_spark.client.members import Membership, StageWork
 from wallaroo_spark.client.refusals import is_cancelled_itself
-from wallaroo_spark.connector.arguments import callable_of, shown
-from wallaroo_spark.errors import ArgumentTypeError, ArgumentValueError, WallarooError, one_line, shown_error
+from wallaroo_spark.connector.arguments import callable_of, wrong_type
+from wallaroo_spark.errors import ArgumentValueError, WallarooError, one_line, shown_error
 
 log = one_line(logging.getLogger("wallaroo_spark.client"))
 
@@ -74,12 +74,7 @@ def stages_of(given: Sequence[Any]) -> tuple[StageFunction, ...]:
     """One or more functions of stages. Raises :class:`ArgumentTypeError` and :class:`ArgumentValueError`."""
     for one in given:
         if not isinstance(one, StageFunction):
-            raise ArgumentTypeError(
-                f"a stage is a function with @stage(pipeline, name), and this one is {type(one).__name__}: "
-                f"{shown(one)}",
-                code="argument-type",
-                argument="stages",
-            )
+            raise wrong_type("a stage is a function with @stage(pipeline, name)", one, "stages")
     if not given:
         raise ArgumentValueError(
             "there is no stage to work on; give at least one function with @stage(pipeline, name)", code="stage-missing"

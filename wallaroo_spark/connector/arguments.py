@@ -18,6 +18,16 @@ _SHOWN = 60
 """The most characters of a wrong value in an error message. A choice: enough to recognise it."""
 
 
+def wrong_type(expected: str, value: Any, argument: str, remedy: str = "") -> ArgumentTypeError:
+    """The error for an argument of the wrong type; ``expected`` is its name and its type, as ``a key is a str``."""
+    way_out = f"; {remedy}" if remedy else ""
+    return ArgumentTypeError(
+        f"{expected}, and this one is {type(value).__name__}: {shown(value)}{way_out}",
+        code="argument-type",
+        argument=argument,
+    )
+
+
 def bytes_of(payload: Any, name: str = "payload") -> bytes:
     """A payload as bytes. Raises :class:`ArgumentTypeError` for an object that is not bytes-like."""
     if isinstance(payload, bytes | bytearray | memoryview):
@@ -29,11 +39,7 @@ def bytes_of(payload: Any, name: str = "payload") -> bytes:
         way_out = way_out if name == "payload" else "encode it first"
     else:
         way_out = "encode it first, for example with json.dumps(…).encode()"
-    raise ArgumentTypeError(
-        f"a {name} is bytes, and this one is {type(payload).__name__}: {shown(payload)}; {way_out}",
-        code="argument-type",
-        argument=name,
-    )
+    raise wrong_type(f"a {name} is bytes", payload, name, way_out)
 
 
 def key_of(key: Any) -> bytes | None:
@@ -60,15 +66,11 @@ def integer_of(value: Any, name: str) -> int:
             pass
     way_out = ""
     if isinstance(value, str | bytes):
-        way_out = f"; convert it, for example with int({shown(value)})"
+        way_out = f"convert it, for example with int({shown(value)})"
     elif isinstance(value, float):
-        way_out = "; a float is not exact, so convert it to an int first"
+        way_out = "a float is not exact, so convert it to an int first"
     article = "an" if name[:1] in "aeiou" else "a"
-    raise ArgumentTypeError(
-        f"{article} {name} is an integer, and this one is {type(value).__name__}: {shown(value)}{way_out}",
-        code="argument-type",
-        argument=name,
-    )
+    raise wrong_type(f"{article} {name} is an integer", value, name, way_out)
 
 
 def u64_of(value: Any, name: str) -> int:
@@ -100,24 +102,16 @@ def event_time_of(moment: Any) -> int | None:
         since = moment - _EPOCH
         return (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1_000
     if isinstance(moment, date | str):
-        raise ArgumentTypeError(
-            f"an event time is an integer or an aware datetime, and this one is {type(moment).__name__}: "
-            f"{shown(moment)}; convert it to a datetime with a time zone",
-            code="argument-type",
-            argument="event_time",
-        )
+        expected = "an event time is an integer or an aware datetime"
+        raise wrong_type(expected, moment, "event_time", "convert it to a datetime with a time zone")
     return integer_of(moment, "event time")
 
 
 def stream_name_of(name: Any) -> str:
     """The name of a stream. Raises :class:`ArgumentTypeError` and :class:`ArgumentValueError`."""
     if not isinstance(name, str):
-        way_out = "; decode it, for example with .decode()" if isinstance(name, bytes) else ""
-        raise ArgumentTypeError(
-            f"a stream name is a str, and this one is {type(name).__name__}: {shown(name)}{way_out}",
-            code="argument-type",
-            argument="name",
-        )
+        way_out = "decode it, for example with .decode()" if isinstance(name, bytes) else ""
+        raise wrong_type("a stream name is a str", name, "name", way_out)
     size = len(utf8_of(name, "stream name"))
     if size > MAX_NAME_BYTES:
         raise ArgumentValueError(
@@ -145,12 +139,7 @@ def timeout_of(seconds: Any, name: str = "timeout") -> float | None:
     if seconds is None:
         return None
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise ArgumentTypeError(
-            f"{name} is a number of seconds or None, and this one is {type(seconds).__name__}: {shown(seconds)}; "
-            "write it as 1.5, for example",
-            code="argument-type",
-            argument=name,
-        )
+        raise wrong_type(f"{name} is a number of seconds or None", seconds, name, "write it as 1.5, for example")
     if isnan(seconds) or seconds < 0:
         raise ArgumentValueError(
             f"{name} is {seconds} seconds; give 0 or more, or None for no limit",
@@ -163,11 +152,7 @@ def timeout_of(seconds: Any, name: str = "timeout") -> float | None:
 def callable_of(value: Any, name: str) -> Any:
     """A function that is called later. Raises :class:`ArgumentTypeError` for an object that cannot be called."""
     if not callable(value):
-        raise ArgumentTypeError(
-            f"{name} is a function, and this one is {type(value).__name__}: {shown(value)}; give the function itself",
-            code="argument-type",
-            argument=name,
-        )
+        raise wrong_type(f"{name} is a function", value, name, "give the function itself")
     return value
 
 

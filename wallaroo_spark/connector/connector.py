@@ -18,7 +18,7 @@ from time import time_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from wallaroo_spark.connector.arguments import callable_of, shown, stream_name_of, timeout_of, u64_of
+from wallaroo_spark.connector.arguments import callable_of, stream_name_of, timeout_of, u64_of, wrong_type
 from wallaroo_spark.connector.reporting import Acknowledgements, ConnectorStatus, WaitLog
 from wallaroo_spark.connector.sending.connector_state import ConnectorState
 from wallaroo_spark.connector.sending.open_streams import OpenStreams
@@ -35,7 +35,7 @@ from wallaroo_spark.connector.settings import ConnectorSettings
 from wallaroo_spark.connector.sources import Source
 from wallaroo_spark.connector.stream import Stream
 from wallaroo_spark.connector.worker_connection import Address
-from wallaroo_spark.errors import ArgumentTypeError, LocalProtocolError, TransportError, one_line
+from wallaroo_spark.errors import LocalProtocolError, TransportError, one_line
 from wallaroo_spark.settings import takes_settings
 from wallaroo_spark.transport import parse_address
 
@@ -326,11 +326,7 @@ def _check_source(source: Any) -> None:
     way_out = "give feed a source: Lines(path), Framed(path), Stdin(), Records(name, make), or an object like these"
     if isinstance(source, str | os.PathLike):
         way_out = f"for the lines of a file, give feed Lines({str(source)!r})"
-    raise ArgumentTypeError(
-        f"feed takes a source, and this is {type(source).__name__}: {shown(source)}; {way_out}",
-        code="argument-type",
-        argument="source",
-    )
+    raise wrong_type("feed takes a source", source, "source", way_out)
 
 
 def _listed(streams: Sequence[StreamSender], most: int = 10) -> str:

@@ -278,40 +278,26 @@ def decode_frame(revision: protocol.Revision, data: bytes) -> tuple[str, protoco
         return name, None, error.message, HEADER_BYTES + reader.at
 
 
+_NAMES = {"stream_id": "stream", "message_id": "id"}
+"""Field of a frame → its name in ``docs/protocol.md``, where that differs."""
+
+
 def _fields(frame: protocol.Frame) -> dict[str, Any]:
+    found = {_NAMES.get(name, name): getattr(frame, name) for name in frame.__match_args__}
     match frame:
-        case protocol.Hello(version, cookie, program, instance):
-            return {"version": version, "cookie": cookie, "program": program, "instance": instance}
-        case protocol.Ok(credits, streams):
-            return {"credits": credits, "streams": [(one.stream_id, one.name, one.ref) for one in streams]}
-        case protocol.Error(reason):
-            return {"reason": reason}
-        case protocol.Notify(stream_id, name, ref):
-            return {"stream": stream_id, "name": name, "ref": ref}
-        case protocol.NotifyAck(success, stream_id, ref):
-            return {
-                "success": int(success),
-                "stream": stream_id,
-                "ref": None if ref == protocol.NOTHING_PROCESSED else ref,
-            }
-        case protocol.Message():
-            found = {
-                "flags": str(frame.flags.name) if frame.flags else None,
-                "stream": frame.stream_id,
-                "id": frame.message_id,
-                "event_time": frame.event_time,
-                "key": frame.key,
-                "payload": frame.payload,
-            }
-            return {key: value for key, value in found.items() if value is not None}
-        case protocol.EosMessage(stream_id, message_id):
-            return {"stream": stream_id} | ({} if message_id is None else {"id": message_id})
-        case protocol.Ack(credits, refs):
-            return {"credits": credits, "refs": list(refs)}
-        case protocol.Nack(credits, stream_id, ref):
-            return {"credits": credits, "stream": stream_id, "ref": ref}
-        case protocol.Restart(address):
-            return {"address": address}
+        case protocol.Ok(streams=streams):
+            return {**found, "streams": [(one.stream_id, one.name, one.ref) for one in streams]}
+        case protocol.NotifyAck(success=success, ref=ref):
+            known = None if ref == protocol.NOTHING_PROCESSED else ref
+            return {**found, "success": int(success), "ref": known}
+        case protocol.Message(flags=flags):
+            # The payload, which may be long, comes last.
+            found = {"flags": None, **found, "payload": found.pop("payload")}
+            found["flags"] = str(flags.name) if flags else None
+        case protocol.Ack(refs=refs):
+            return {**found, "refs": list(refs)}
+    absent = isinstance(frame, protocol.Message | protocol.EosMessage)
+    return {name: value for name, value in found.items() if value is not None or not absent}
 
 
 def _shown(key: str, value: Any, most: int) -> str:

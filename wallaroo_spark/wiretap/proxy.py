@@ -15,7 +15,7 @@ import struct
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 from wallaroo_spark.errors import TransportError, WallarooError
 from wallaroo_spark.event_loop import LoopThread
@@ -52,9 +52,10 @@ class End(StrEnum):
     """The target, to which the proxy has connected."""
 
 
-class Watcher(Protocol):
-    """Sees the connections of a proxy. Its methods are called in the proxy's thread, in the order of events.
+class Watcher:
+    """Sees the connections of a proxy; this one ignores them.
 
+    Its methods are called in the proxy's thread, in the order of events.
     A :class:`~wallaroo_spark.errors.WallarooError` that one of them raises ends the connection.
     """
 
@@ -69,22 +70,6 @@ class Watcher(Protocol):
 
     def closed(self, connection: int, cause: str) -> None:
         """The connection has ended."""
-
-
-class Nobody:
-    """The watcher of a proxy that is not watched."""
-
-    def opened(self, connection: int, peer: str) -> None:
-        """Ignore it."""
-
-    def passed(self, connection: int, sender: End, data: bytes) -> None:
-        """Ignore it."""
-
-    def fault(self, connection: int, text: str) -> None:
-        """Ignore it."""
-
-    def closed(self, connection: int, cause: str) -> None:
-        """Ignore it."""
 
 
 class Proxy:
@@ -109,7 +94,7 @@ class Proxy:
         self._host, self.port = listen
         self._tls, self._target_tls = tls, target_tls
         self._faults = faults
-        self._watcher = watcher or Nobody()
+        self._watcher = watcher or Watcher()
         self._server: asyncio.Server | None = None
         self._links: set[_Link] = set()
         self._tasks: set[asyncio.Task[None]] = set()

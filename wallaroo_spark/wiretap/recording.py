@@ -20,7 +20,7 @@ from typing import IO, Any
 from wallaroo_spark.errors import ConfigurationError, TransportError, WallarooError
 from wallaroo_spark.protocol import REVISIONS, Revision
 from wallaroo_spark.wiretap.framing import FrameCursor, HelloMask
-from wallaroo_spark.wiretap.proxy import End
+from wallaroo_spark.wiretap.proxy import End, Watcher
 
 FORMAT = 1
 """The version of the format, in the first line of each file."""
@@ -94,7 +94,7 @@ class _Recorded:
     """Whether the connector has sent anything."""
 
 
-class Recorder:
+class Recorder(Watcher):
     """Appends the events of a proxy to a file; it is the proxy's watcher.
 
     The cookie in HELLO is masked unless ``keep_cookies``. With ``max_bytes`` a full file is renamed to ``FILE.1`` (that
@@ -197,9 +197,7 @@ class Recorder:
             while written < len(line):
                 written += os.write(self._file, line[written:])
         except OSError as error:
-            raise self._fail(
-                ConfigurationError(_unwritable(self.path, error), code="file-unwritable", path=str(self.path))
-            ) from error
+            raise self._fail(_unwritable(self.path, error)) from error
         self.bytes += len(line)
 
     def _begin_file(self) -> None:
@@ -207,9 +205,7 @@ class Recorder:
         try:
             self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o600)
         except OSError as error:
-            raise ConfigurationError(
-                _unwritable(self.path, error), code="file-unwritable", path=str(self.path)
-            ) from error
+            raise _unwritable(self.path, error) from error
         self.bytes = 0
         cookies = "kept" if self._keep_cookies else "masked"
         head = {HEAD: FORMAT, "part": self._part, "at": round(self._clock(), 6), "to": self._target, "cookies": cookies}
@@ -226,8 +222,8 @@ class Recorder:
                 self.path.unlink()
             self._begin_file()
         except (OSError, ConfigurationError) as error:
-            reason = error.message if isinstance(error, ConfigurationError) else _unwritable(self.path, error)
-            raise self._fail(ConfigurationError(reason, code="file-unwritable", path=str(self.path))) from error
+            reason = error if isinstance(error, ConfigurationError) else _unwritable(self.path, error)
+            raise self._fail(reason) from error
         for number, known in self._open.items():
             self._write(_line({"at": round(self._clock(), 6), "connection": number, "continued": _state(known)}))
 
@@ -332,5 +328,9 @@ def _numbered(path: Path, number: int) -> Path:
     return path.with_name(f"{path.name}.{number}")
 
 
-def _unwritable(path: Path, error: OSError) -> str:
-    return f"the capture {path} cannot be written: {error.strerror or error}; name a file in a place with room"
+def _unwritable(path: Path, error: OSError) -> ConfigurationError:
+    return ConfigurationError(
+        f"the capture {path} cannot be written: {error.strerror or error}; name a file in a place with room",
+        code="file-unwritable",
+        path=str(path),
+    )

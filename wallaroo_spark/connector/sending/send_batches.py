@@ -20,7 +20,7 @@ from itertools import accumulate, chain, islice, pairwise
 from operator import add
 from typing import Any, Literal
 
-from wallaroo_spark.connector.arguments import bytes_of, event_time_of, id_of, key_of, shown
+from wallaroo_spark.connector.arguments import bytes_of, event_time_of, id_of, key_of, wrong_type
 from wallaroo_spark.connector.record import MessageColumns
 from wallaroo_spark.connector.sending.resend_buffer import ID_BYTES, memory_cost
 from wallaroo_spark.errors import ArgumentTypeError, ArgumentValueError, LocalProtocolError, WallarooError
@@ -230,12 +230,8 @@ def _check_lengths(payloads: Any, **columns: Any) -> None:
     for name, column in {"payloads": payloads, **columns}.items():
         wanted = name == "payloads" or column is not None
         if wanted and (not isinstance(column, Iterable) or isinstance(column, str | bytes)):
-            raise ArgumentTypeError(
-                f"{name} is an iterable with one item for each message, and this is {type(column).__name__}: "
-                f"{shown(column)}; give a list of them, or use send for a single message",
-                code="argument-type",
-                argument=name,
-            )
+            expected = f"{name} is an iterable with one item for each message"
+            raise wrong_type(expected, column, name, "give a list of them, or use send for a single message")
     for name, column in columns.items():
         if isinstance(payloads, Sized) and isinstance(column, Sized) and len(payloads) != len(column):
             raise ArgumentValueError(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 
-from wallaroo_spark.connector.arguments import event_time_of, id_of, shown
+from wallaroo_spark.connector.arguments import event_time_of, id_of, wrong_type
 from wallaroo_spark.connector.reporting import OnDelivery, StreamDeliveries
 from wallaroo_spark.connector.sending.connector_state import ConnectorState, WaitingFor
 from wallaroo_spark.connector.sending.refusals import Refusals
@@ -19,7 +19,7 @@ from wallaroo_spark.connector.sending.resend_buffer import OVERHEAD_BYTES, Resen
 from wallaroo_spark.connector.sending.send_batches import OpenRun, SendBatch
 from wallaroo_spark.connector.sending.unacknowledged import Due, UnacknowledgedMessages
 from wallaroo_spark.connector.worker_connection import WorkerConnection
-from wallaroo_spark.errors import ArgumentTypeError, ArgumentValueError, LocalProtocolError, WallarooError, one_line
+from wallaroo_spark.errors import ArgumentValueError, LocalProtocolError, WallarooError, one_line
 from wallaroo_spark.protocol import HEAD_BYTES, U64_MAX, EncodedRun, Flags, encode_run, encode_single
 
 TURN_MESSAGES = 256
@@ -167,12 +167,9 @@ class StreamSender:
     def check_delivery(self, callback: OnDelivery) -> None:
         """Raise :class:`ArgumentTypeError` or :class:`ArgumentValueError` if ``callback`` cannot be called later."""
         if not callable(callback) or inspect.iscoroutinefunction(callback):
-            raise ArgumentTypeError(
-                f"on_delivery is a plain function of an error and a delivery, and this one is "
-                f"{type(callback).__name__}: {shown(callback)}; for a coroutine, read connector.acknowledgements()",
-                code="argument-type",
-                argument="on_delivery",
-            )
+            expected = "on_delivery is a plain function of an error and a delivery"
+            remedy = "for a coroutine, read connector.acknowledgements()"
+            raise wrong_type(expected, callback, "on_delivery", remedy)
         if self._buffer is None:
             raise ArgumentValueError(
                 f"stream {self.name!r} is ephemeral, and no message of it is acknowledged; send without on_delivery, "

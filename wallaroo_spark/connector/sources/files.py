@@ -11,9 +11,9 @@ from itertools import accumulate
 from pathlib import Path
 from typing import BinaryIO
 
-from wallaroo_spark.connector.arguments import shown, u64_of
+from wallaroo_spark.connector.arguments import u64_of, wrong_type
 from wallaroo_spark.connector.record import AsyncGroupedRecords, GroupedRecords, MessageColumns, Record
-from wallaroo_spark.errors import ArgumentTypeError, ArgumentValueError, ConfigurationError, ReplayError, one_line
+from wallaroo_spark.errors import ArgumentValueError, ConfigurationError, ReplayError, one_line
 
 _log = one_line(logging.getLogger("wallaroo_spark.connector"))
 
@@ -45,11 +45,7 @@ class _FileSource:
         self, path: str | os.PathLike[str], *, follow: bool = False, name: str = "", poll: float = 0.2
     ) -> None:
         if not isinstance(path, str | os.PathLike):
-            raise ArgumentTypeError(
-                f"path is a str or a path, and this one is {type(path).__name__}: {shown(path)}",
-                code="argument-type",
-                argument="path",
-            )
+            raise wrong_type("path is a str or a path", path, "path")
         self.path = Path(path)
         self.name = name or os.fspath(path)
         self.follow = follow
