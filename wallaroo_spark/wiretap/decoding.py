@@ -292,7 +292,8 @@ def _fields(frame: protocol.Frame) -> dict[str, Any]:
             return {**found, "success": int(success), "ref": known}
         case protocol.Message(flags=flags):
             # The payload, which may be long, comes last.
-            found = {"flags": None, **found, "payload": found.pop("payload")}
+            payload = found.pop("payload")
+            found = {"flags": None, **found, "payload": payload}
             found["flags"] = str(flags.name) if flags else None
         case protocol.Ack(refs=refs):
             return {**found, "refs": list(refs)}
