@@ -21,8 +21,7 @@ from tests.conftest import ROOT
 from tests.waiting import SECONDS
 from wallaroo_spark.cli.receive import running
 from wallaroo_spark.cli.receive.config import ReceiveConfig, parse
-from wallaroo_spark.cli.receive.running import QuerySnapshot
-from wallaroo_spark.cli.receive.view import JsonView, PlainView
+from wallaroo_spark.cli.receive.view import JsonView, PlainView, QuerySnapshot
 from wallaroo_spark.cli.sessions import standard_error_to
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.observe.receiver import QueryStatus, ReceiverStatus
@@ -123,19 +122,16 @@ def test_spark_submit_that_is_terminated_stops_the_query_first(tmp_path: Path) -
     assert " INFO orders" not in terminal
 
 
-class Recorder:
+class Recorder(PlainView):
     """A view that keeps everything that it is shown; ``on_listening`` is called when the receiver listens."""
 
     def __init__(self, on_listening: Callable[[], object] = lambda: None) -> None:
         self.said: list[str] = []
-        self.lines = PlainView(0, self.said.append)
+        super().__init__(0, self.said.append)
         self._on_listening = on_listening
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.lines, name)
-
     def listening(self, config: ReceiveConfig, addresses: list[str], registry: str, page: str, ui: str) -> None:
-        self.lines.listening(config, addresses, registry, page, ui)
+        super().listening(config, addresses, registry, page, ui)
         self._on_listening()
 
 

@@ -9,8 +9,7 @@ import pytest
 from rich.console import Console
 
 from wallaroo_spark.cli.receive.config import parse
-from wallaroo_spark.cli.receive.running import QuerySnapshot
-from wallaroo_spark.cli.receive.view import LiveView
+from wallaroo_spark.cli.receive.view import LiveView, QuerySnapshot
 from wallaroo_spark.cli.send.inputs import SendInput
 from wallaroo_spark.cli.send.view import BarView, make_view
 from wallaroo_spark.connector import FeedProgress, FeedResult, Stdin

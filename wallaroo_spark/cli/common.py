@@ -90,6 +90,20 @@ class _Fresh(logging.Filter):
         return fresh
 
 
+class RecentRate:
+    """Things a second over the last ``window`` seconds."""
+
+    def __init__(self, window: float) -> None:
+        self._window = window
+        self._seen: list[tuple[float, int]] = []
+
+    def add(self, at: float, number: int) -> float:
+        """Add the number of things until a time in seconds; return the rate."""
+        self._seen = [*(one for one in self._seen[:-1] if at - one[0] <= self._window), *self._seen[-1:], (at, number)]
+        (first, before), (last, now) = self._seen[0], self._seen[-1]
+        return (now - before) / (last - first) if last > first else 0.0
+
+
 def listen_address(text: str) -> tuple[str, int]:
     """Parse the address of a listener: as other addresses, and port 0 for any free port."""
     host, _, port = text.rpartition(":")

@@ -16,6 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from wallaroo_spark.cli.common import RecentRate
 from wallaroo_spark.connector import Connector, FeedProgress, Lines
 from wallaroo_spark.event_loop import BackgroundTasks, LoopThread
 from wallaroo_spark.texts import count
@@ -143,7 +144,7 @@ class DemoView:
         self._plan = plan
         self._live = Live(console=console, refresh_per_second=8) if console.is_terminal else None
         self._last_line = 0.0
-        self._rates: list[tuple[float, int]] = []
+        self._rate = RecentRate(_RATE_SECONDS)
 
     def __enter__(self) -> DemoView:
         if self._live is not None:
@@ -157,9 +158,7 @@ class DemoView:
     def show(self, status: ReceiverStatus, committed: int, batches: int, *, last: bool = False) -> None:
         """Draw this moment: the newest snapshot, the committed messages, and the batches with messages."""
         now = time.monotonic()
-        self._rates = [(at, n) for at, n in self._rates if now - at < _RATE_SECONDS] + [(now, committed)]
-        (begin, before), (end, after) = self._rates[0], self._rates[-1]
-        rate = round((after - before) / (end - begin)) if end > begin else 0
+        rate = round(self._rate.add(now, committed))
         done = f"committed {committed:,} in {count(batches, 'batch', 'batches')}"
         if self._live is not None:
             self._live.update(self._picture(status, committed, done, rate))

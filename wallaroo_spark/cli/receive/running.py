@@ -10,10 +10,10 @@ import signal
 import tempfile
 import threading
 import time
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from wallaroo_spark.cli.receive.config import STREAM, ReceiveConfig
+from wallaroo_spark.cli.receive.view import PlainView, QuerySnapshot
 from wallaroo_spark.cli.sessions import ended_with, in_short, is_sparks, session_for, standard_error_to, ui_address
 from wallaroo_spark.cli.signals import Signals, java_waits
 from wallaroo_spark.errors import ConfigurationError, WallarooError, split_code
@@ -33,45 +33,8 @@ A choice: it bounds the end of the program; without the report the last count ma
 _OURS = re.compile(r"^(?:[\w.]+: )?wallaroo_spark\.errors\.\w+: (.+)$", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class QuerySnapshot:
-    """The state of a receiver and its query at one moment, for display."""
-
-    status: ReceiverStatus
-    """The newest snapshot."""
-    rows: int
-    """Rows that the query has read."""
-    batches: int
-    """Batches that the query has committed."""
-    seconds: float
-    """Seconds since the query started."""
-
-
-class QueryView(Protocol):
-    """Shows a person the state of a receiver and its query. Each method reports one change."""
-
-    def starting(self, config: ReceiveConfig) -> None:
-        """Spark and the workers are being started."""
-
-    def listening(self, config: ReceiveConfig, addresses: list[str], registry: str, page: str, ui: str) -> None:
-        """Connectors may connect.
-
-        ``registry`` is a URL to show, which may contain a password, ``page`` the URL of the status page, and ``ui``
-        that of Spark's UI; empty: there is none to show.
-        """
-
-    def show(self, snapshot: QuerySnapshot) -> None:
-        """A new state, about once a second."""
-
-    def stopping(self, why: str) -> None:
-        """The query is being stopped."""
-
-    def ended(self, snapshot: QuerySnapshot) -> None:
-        """The query and the workers have ended without an error."""
-
-
 def receive(
-    config: ReceiveConfig, view: QueryView, *, show_registry: bool = False, spark_log: str = ""
+    config: ReceiveConfig, view: PlainView, *, show_registry: bool = False, spark_log: str = ""
 ) -> signal.Signals | None:
     """Run the receiver and its query until the query ends or a signal arrives; returns that signal.
 
@@ -140,7 +103,7 @@ def start_query(receiver: Any, config: ReceiveConfig) -> Any:
         ) from error
 
 
-def _run(config: ReceiveConfig, session: Any, view: QueryView, signals: Signals, show_registry: bool) -> None:
+def _run(config: ReceiveConfig, session: Any, view: PlainView, signals: Signals, show_registry: bool) -> None:
     from wallaroo_spark.receiver import Receiver
 
     with Receiver(session, config.receiver, **config.given) as receiver:
@@ -164,7 +127,7 @@ def _run(config: ReceiveConfig, session: Any, view: QueryView, signals: Signals,
     view.ended(last)
 
 
-def _watch(receiver: Any, query: Any, tally: _Tally, view: QueryView, signals: Signals) -> None:
+def _watch(receiver: Any, query: Any, tally: _Tally, view: PlainView, signals: Signals) -> None:
     """Wait until the query ends or a signal arrives. Raises :class:`WallarooError` when the query failed."""
     shown = 0.0
     while signals.received is None:

@@ -7,6 +7,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Self
 
 import click
@@ -15,11 +16,10 @@ from rich.live import Live
 from rich.logging import RichHandler
 from rich.text import Text
 
-from wallaroo_spark.cli.common import set_up_logging
+from wallaroo_spark.cli.common import RecentRate, set_up_logging
 from wallaroo_spark.cli.receive.config import ReceiveConfig
-from wallaroo_spark.cli.receive.running import QuerySnapshot
 from wallaroo_spark.observe.faces.terminal import BRIEF, slots_view
-from wallaroo_spark.observe.receiver import SlotStatus
+from wallaroo_spark.observe.receiver import ReceiverStatus, SlotStatus
 from wallaroo_spark.texts import count, size
 
 RATE_SECONDS = 5.0
@@ -28,8 +28,22 @@ IDLE_FACTOR = 6
 """A line that equals the last one is printed only every so many intervals. A choice: once a minute by default."""
 
 
+@dataclass(frozen=True)
+class QuerySnapshot:
+    """The state of a receiver and its query at one moment, for display."""
+
+    status: ReceiverStatus
+    """The newest snapshot."""
+    rows: int
+    """Rows that the query has read."""
+    batches: int
+    """Batches that the query has committed."""
+    seconds: float
+    """Seconds since the query started."""
+
+
 class PlainView:
-    """Prints a line at the start, every ``every`` seconds, and at the end."""
+    """Shows a person a receiver and its query: a line at the start, every ``every`` seconds, and at the end."""
 
     def __init__(self, every: float, echo: Callable[[str], None] = click.echo) -> None:
         self._every = every
@@ -45,54 +59,35 @@ class PlainView:
         """Do nothing."""
 
     def starting(self, config: ReceiveConfig) -> None:
-        """Print that Spark and the workers are starting."""
-        self._echo(f"Starting Spark and {count(config.options.workers, 'worker')} of receiver {config.receiver!r} …")
+        """Spark and the workers are being started."""
+        workers = config.options.workers
+        text = f"Starting Spark and {count(workers, 'worker')} of receiver {config.receiver!r} …"
+        self._event("starting", text, receiver=config.receiver, workers=workers)
 
     def listening(self, config: ReceiveConfig, addresses: list[str], registry: str, page: str, ui: str) -> None:
-        """Print the workers' addresses and the sink."""
-        self._echo(listening(config, addresses))
-        for name, url in {"Status page": page, "Spark's UI": ui, "Registry": registry}.items():
-            if url:
-                self._echo(f"{name}: {url}")
+        """Connectors may connect.
 
-    def show(self, snapshot: QuerySnapshot) -> None:
-        """Print a line if the last one is old enough."""
-        line = in_one_line(snapshot)
-        pause = self._every * (IDLE_FACTOR if line == self._last_line else 1)
-        if time.monotonic() - self._last >= pause:
-            self._last, self._last_line = time.monotonic(), line
-            self._echo(f"{time.strftime('%H:%M:%S')} {line}")
-
-    def stopping(self, why: str) -> None:
-        """Print that the query is being stopped."""
-        self._echo(f"Stopping ({why}) …")
-
-    def ended(self, snapshot: QuerySnapshot) -> None:
-        """Print the final counts."""
-        self._echo(ended(snapshot))
-
-
-class JsonView(PlainView):
-    """Prints a line of JSON at the start, every ``every`` seconds, and at the end. Each line has its ``event``."""
-
-    def starting(self, config: ReceiveConfig) -> None:
-        """Print that Spark and the workers are starting."""
-        self._print("starting", receiver=config.receiver, workers=config.options.workers)
-
-    def listening(self, config: ReceiveConfig, addresses: list[str], registry: str, page: str, ui: str) -> None:
-        """Print the workers' addresses and the sink."""
+        ``registry`` is a URL to show, which may contain a password, ``page`` the URL of the status page, and ``ui``
+        that of Spark's UI; empty: there is none to show.
+        """
+        shown = {"Status page": page, "Spark's UI": ui, "Registry": registry}
+        urls = [f"{name}: {url}" for name, url in shown.items() if url]
+        values = {name: url for name, url in {"registry": registry, "ui": ui}.items() if url}
         sink = {"format": config.sink.format, "path": config.sink.path}
-        shown = {name: url for name, url in {"registry": registry, "ui": ui}.items() if url}
-        self._print("listening", receiver=config.receiver, addresses=addresses, sink=sink, page=page, **shown)
+        text = "\n".join([listening(config, addresses), *urls])
+        self._event("listening", text, receiver=config.receiver, addresses=addresses, sink=sink, page=page, **values)
 
     def show(self, snapshot: QuerySnapshot) -> None:
-        """Print a line if the last one is old enough."""
-        if time.monotonic() - self._last < self._every:
+        """A new state, about once a second; it is printed if the last line is old enough."""
+        line = in_one_line(snapshot)
+        pause = self._every * (IDLE_FACTOR if self._repeats(line) else 1)
+        if time.monotonic() - self._last < pause:
             return
-        self._last = time.monotonic()
+        self._last, self._last_line = time.monotonic(), line
         slots, totals = snapshot.status.slots, snapshot.status.totals
-        self._print(
+        self._event(
             "progress",
+            f"{time.strftime('%H:%M:%S')} {line}",
             committed_batch=snapshot.status.query.committed_batch,
             rows=snapshot.rows,
             batches=snapshot.batches,
@@ -105,14 +100,29 @@ class JsonView(PlainView):
         )
 
     def stopping(self, why: str) -> None:
-        """Print that the query is being stopped."""
-        self._print("stopping", reason=why)
+        """The query is being stopped."""
+        self._event("stopping", f"Stopping ({why}) …", reason=why)
 
     def ended(self, snapshot: QuerySnapshot) -> None:
-        """Print the final counts."""
-        self._print("ended", rows=snapshot.rows, batches=snapshot.batches, seconds=round(snapshot.seconds, 1))
+        """The query and the workers have ended without an error."""
+        seconds = round(snapshot.seconds, 1)
+        self._event("ended", ended(snapshot), rows=snapshot.rows, batches=snapshot.batches, seconds=seconds)
 
-    def _print(self, event: str, **values: Any) -> None:
+    def _repeats(self, line: str) -> bool:
+        return line == self._last_line
+
+    def _event(self, event: str, text: str, **values: Any) -> None:
+        """Print a change as a text; ``values`` are for programs."""
+        self._echo(text)
+
+
+class JsonView(PlainView):
+    """Prints each change as a line of JSON, which has its ``event``."""
+
+    def _repeats(self, line: str) -> bool:
+        return False
+
+    def _event(self, event: str, text: str, **values: Any) -> None:
         self._echo(json.dumps({"event": event, **values}))
 
 
@@ -124,7 +134,7 @@ class LiveView(PlainView):
         self._console = console
         self._spark_log = spark_log
         self._live = Live(console=console, auto_refresh=False, transient=True)
-        self._rate = _Rate()
+        self._rate = RecentRate(RATE_SECONDS)
 
     def __enter__(self) -> Self:
         set_up_logging(RichHandler(console=self._console, show_path=False, log_time_format="%H:%M:%S"))
@@ -148,8 +158,8 @@ class LiveView(PlainView):
 
     def show(self, snapshot: QuerySnapshot) -> None:
         """Update the table."""
-        self._rate.add(snapshot)
-        head = Text(f"{_progress(snapshot)} · {count(round(self._rate.value))} rows/s", style="bold")
+        rate = self._rate.add(snapshot.seconds, snapshot.rows)
+        head = Text(f"{_progress(snapshot)} · {count(round(rate))} rows/s", style="bold")
         notes = [Text(note, style="yellow") for note in map(_slot_note, snapshot.status.slots) if note]
         self._update(Group(Text(), head, slots_view(snapshot.status, columns=BRIEF), *notes))
 
@@ -164,22 +174,6 @@ class LiveView(PlainView):
 
     def _update(self, shown: Any) -> None:
         self._live.update(shown, refresh=True)
-
-
-class _Rate:
-    """Rows a second over the last few seconds."""
-
-    def __init__(self) -> None:
-        self.value = 0.0
-        self._seen: list[tuple[float, int]] = []
-
-    def add(self, snapshot: QuerySnapshot) -> None:
-        """Add a snapshot."""
-        self._seen.append((snapshot.seconds, snapshot.rows))
-        while len(self._seen) > 2 and self._seen[-1][0] - self._seen[0][0] > RATE_SECONDS:
-            self._seen.pop(0)
-        (first, before), (last, now) = self._seen[0], self._seen[-1]
-        self.value = (now - before) / (last - first) if last > first else 0.0
 
 
 def listening(config: ReceiveConfig, addresses: list[str]) -> str:

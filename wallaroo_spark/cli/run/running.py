@@ -42,15 +42,18 @@ class RunView:
         """The application runs; ``registry`` is its URL. ``page`` and ``ui`` are the URLs of its page and of Spark's
         UI; empty: there is none.
         """
-        if self._show_registry:
-            self.line(f"Registry: {registry}")
-        if page:
-            self.line(f"Page: {page}")
-        if ui:
-            self.line(f"Spark's UI: {ui}")
+        urls = {"registry": registry if self._show_registry else "", "page": page, "ui": ui}
+        if shown := {name: url for name, url in urls.items() if url}:
+            self.urls(shown)
+
+    def urls(self, urls: Mapping[str, str]) -> None:
+        """Print the URLs that there are."""
+        names = {"registry": "Registry", "page": "Page", "ui": "Spark's UI"}
+        for name, url in urls.items():
+            self.line(f"{names[name]}: {url}")
 
     def status(self, status: Mapping[str, Any]) -> None:
-        """Print the lines that are new in a status."""
+        """Print what is new in a status."""
         lines = status_lines(status)
         new = [line for subject, line in lines.items() if self._shown.get(subject) != line]
         if new or lines.keys() != self._shown.keys():
@@ -65,17 +68,14 @@ class RunView:
 
 
 class JsonRunView(RunView):
-    """Prints each change of the status as one line of JSON."""
+    """Prints the URLs and each change of the status as lines of JSON."""
 
     def line(self, text: str) -> None:
         """Print nothing."""
 
-    def started(self, registry: str, page: str, ui: str) -> None:
-        """Print the URLs that there are, and that of the registry if it is to be shown."""
-        urls = {"registry": registry if self._show_registry else "", "page": page, "ui": ui}
-        shown = {name: url for name, url in urls.items() if url}
-        if shown:
-            click.echo(json.dumps(shown))
+    def urls(self, urls: Mapping[str, str]) -> None:
+        """Print the URLs that there are."""
+        click.echo(json.dumps(urls))
 
     def changed(self, status: Mapping[str, Any], new: Sequence[str]) -> None:
         """Print the status."""
