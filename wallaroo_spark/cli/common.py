@@ -119,7 +119,12 @@ def console() -> Console:
 
 
 def print_table(columns: Columns[T], rows: Iterable[T]) -> None:
-    """Print a table on standard output."""
-    from wallaroo_spark.observe.faces.terminal import table
+    """Print a table on standard output; a text that is too long for its column takes several lines."""
+    from rich.table import Table
 
-    console().print(table(columns, rows))
+    table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False, padding=(0, 1))
+    for title in columns:
+        table.add_column(title, overflow="fold")
+    for row in rows:
+        table.add_row(*(cell(row) for cell in columns.values()))
+    console().print(table)

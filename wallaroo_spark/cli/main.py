@@ -31,12 +31,12 @@ ROOM = "wallaroo_spark.cli"
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Receivers": {
         "receive": ("receive.command", "Run the receiver and the query of a YAML file."),
-        "validate": ("receive.validate", "Check a YAML file of receive, and name each problem with its line."),
+        "validate": ("receive.command", "Check a YAML file of receive, and name each problem with its line."),
         "check": ("check.command", "Check everything that a receiver needs, before it is started."),
         "status": ("status.command", "Show a receiver or an application at a glance, topics and sinks."),
-        "top": ("status.top_command", "Watch a receiver live, by slot, instance and stream."),
-        "streams": ("status.streams_command", "Show the streams of a receiver, with references, lag and age."),
-        "list": ("status.list_command", "List all receivers and topics of a registry."),
+        "top": ("status.receivers", "Watch a receiver live, by slot, instance and stream."),
+        "streams": ("status.receivers", "Show the streams of a receiver, with references, lag and age."),
+        "list": ("status.receivers", "List all receivers and topics of a registry."),
         "tap": ("subscribe", "Show live messages of a stream without consuming them."),
     },
     "Producers and connectors": {
@@ -56,8 +56,8 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "delete": ("schema", "Delete objects of an application's schema."),
         "get": ("schema", "List the objects of an application's schema."),
         "describe": ("schema", "Show one object of an application's schema in full."),
-        "publish": ("durable.publish", "Append events to a durable stream."),
-        "consume": ("durable.consume", "Print the events of a durable stream as a member of a group."),
+        "publish": ("durable.events", "Append events to a durable stream."),
+        "consume": ("durable.events", "Print the events of a durable stream as a member of a group."),
         "groups": ("durable.groups", "List, move, pause, resume and delete the groups of streams."),
         "pipelines": ("durable.pipelines", "Show pipelines and their instances, cancel one, or take its work away."),
         "stage": ("durable.stage", "Run a command for each delivery of a stage of a pipeline."),

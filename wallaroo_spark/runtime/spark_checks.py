@@ -20,7 +20,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from wallaroo_spark.errors import ConfigurationError, one_line
-from wallaroo_spark.runtime import long_jobs
 
 log = one_line(logging.getLogger("wallaroo_spark.runtime"))
 
@@ -165,6 +164,9 @@ def task_slots(spark: Any, jobs: int, seconds: float = EXECUTORS_SECONDS, *, kin
     is checked, and the log says so.
     """
     context = classic_context(spark)
+    # Not before: sessions are made without a registry, and the help of verbs is shown without Redis.
+    from wallaroo_spark.runtime import long_jobs
+
     running = long_jobs.task_slots_taken()
     needed = jobs + running + 1
     if context is None or spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
