@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tests import evil_values as evil
+from tests.streams.samples import canonical
 from wallaroo_spark.cli.durable.connecting import event_as_json, shown_data
 from wallaroo_spark.client import Event
 from wallaroo_spark.client.events import JSON_TYPE, decode_value, encode_value, from_structured
@@ -29,7 +30,7 @@ from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, Payload
 from wallaroo_spark.pubsub.subscribing.topic_source import row_as_json
 from wallaroo_spark.sinks.stores.event_rows import CLOUDEVENTS, RowReader
 from wallaroo_spark.sinks.stores.files import FORMATS
-from wallaroo_spark.streams.rows import HISTORY, as_events, as_rows, canonical
+from wallaroo_spark.streams.rows import HISTORY, as_events, as_rows
 
 LIMITS = GatewayLimits()
 

@@ -52,7 +52,8 @@ class Driver:
         """Plan and commit one batch."""
 
         def ends(state: WorkerState) -> dict[StreamKey, Reference]:
-            return {key: extent.end for key, extent in state.buffer.extents(self._references, None, None).items()}
+            extents, _, _ = state.buffer.extents(state.buffer.with_rows(), self._references, None, None)
+            return {key: extent.end for key, extent in extents.items()}
 
         found = await self._service.on_loop(ends)
         if found:

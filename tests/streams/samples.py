@@ -61,3 +61,17 @@ def outputs(*rows: dict[str, Any]) -> list[pa.RecordBatch]:
     batch = pa.RecordBatch.from_pylist(list(rows), OUTPUT)
     half = batch.num_rows // 2
     return [batch.slice(0, half), batch.slice(half)]
+
+
+def canonical(event: CloudEvent) -> CloudEvent:
+    """The event as it comes back from a table: the attributes with columns first, then the extensions in their order.
+
+    Of an attribute that stands there twice, the last value stays.
+    """
+    if not event.attributes:
+        return event
+    values = dict(event.attributes)
+    first = tuple(
+        (name, values.pop(name)) for name in ("subject", "time", "datacontenttype", "dataschema") if name in values
+    )
+    return event._replace(attributes=(*first, *values.items()))

@@ -24,8 +24,10 @@ from wallaroo_spark.protocol import (
     frame_name,
 )
 from wallaroo_spark.references import PlannedRange, Reference, StreamKey
+from wallaroo_spark.worker.buffer.buffer import Buffer
 from wallaroo_spark.worker.buffer.ephemeral import Origin
 from wallaroo_spark.worker.buffer.found import FoundRange
+from wallaroo_spark.worker.buffer.held_stream import Extent
 from wallaroo_spark.worker.machine import events as e
 from wallaroo_spark.worker.machine.state import WorkerState
 
@@ -194,7 +196,7 @@ class Bench:
 
     def plan(self, rows: int | None = None, size: int | None = None) -> dict[StreamKey, Reference]:
         """The ends of the next batch."""
-        return {key: extent.end for key, extent in self.state.buffer.extents(self.offsets, rows, size).items()}
+        return {key: extent.end for key, extent in extents(self.state.buffer, self.offsets, rows, size).items()}
 
     def find(self, ends: Mapping[StreamKey, Reference]) -> dict[StreamKey, FoundRange | None]:
         """The rows of a planned batch that the worker has."""
@@ -255,3 +257,13 @@ __all__ = [
     "ids_of",
     "names",
 ]
+
+
+def extents(
+    buffer: Buffer,
+    start: Mapping[StreamKey, Reference | None],
+    max_rows: int | None = None,
+    max_bytes: int | None = None,
+) -> dict[StreamKey, Extent]:
+    """The part of each stream that a batch with this start may take."""
+    return buffer.extents(buffer.with_rows(), start, max_rows, max_bytes)[0]

@@ -3,9 +3,9 @@ events of CloudEvents 1.0 as rows of a stream's table.
 
 The attributes ``subject``, ``time``, ``datacontenttype`` and ``dataschema`` have columns, all other attributes stand in
 the map ``extensions``. ``specversion`` is always 1.0 and has no column. An event comes back from its row exactly,
-except that its attributes have the order of :func:`canonical`. The column ``time`` is a timestamp in microseconds. If
-its text would come back in another form (another time zone, nanoseconds, no valid time), the text stands in
-``extensions`` under the name ``time``, which no extension can have. Source: ``docs/pipelines/engine.md#tables``.
+except that the attributes with columns come first, then the extensions. The column ``time`` is a timestamp in
+microseconds. If its text would come back in another form (another time zone, nanoseconds, no valid time), the text
+stands in ``extensions`` under the name ``time``, which no extension can have. Source: ``docs/pipelines/engine.md#tables``.
 """
 
 from __future__ import annotations
@@ -162,22 +162,10 @@ OUTPUT_DDL = (
 
 _TIME = "time"
 _COLUMNS = ("subject", _TIME, "datacontenttype", "dataschema")
-"""The optional attributes with a column of their own, in the order of :func:`canonical`."""
+"""The optional attributes with a column of their own, in the order in which they come back."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST = datetime(1, 1, 2, tzinfo=UTC) - _EPOCH
 _LAST = datetime(9999, 12, 30, tzinfo=UTC) - _EPOCH
-
-
-def canonical(event: CloudEvent) -> CloudEvent:
-    """The event as it comes back from a table: the attributes with columns first, then the extensions in their order.
-
-    Of an attribute that stands there twice, the last value stays.
-    """
-    if not event.attributes:
-        return event
-    values = dict(event.attributes)
-    first = tuple((name, values.pop(name)) for name in _COLUMNS if name in values)
-    return event._replace(attributes=(*first, *values.items()))
 
 
 def as_rows(first: int, events: Sequence[CloudEvent], written_at: int) -> pa.RecordBatch:

@@ -25,7 +25,6 @@ from wallaroo_spark.gateway.tokens import create_token
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.schema.applying import check_objects
-from wallaroo_spark.pipelines.schema.changes import nothing_runs
 from wallaroo_spark.pipelines.schema.declarations import PipelineDeclaration, StreamDeclaration
 from wallaroo_spark.pipelines.schema.documents import PlacedDeclaration, read_declarations, read_files
 from wallaroo_spark.pipelines.schema.names import ObjectKey
@@ -301,7 +300,7 @@ def _applied(stored: StoredSchema, given: Sequence[str | Path]) -> StoredSchema:
             placed += read_files([str(one)], problems)
     documents = distinct(placed, problems)
     objects = {**stored.objects, **{key: one.declaration for key, one in documents.items()}}
-    check_objects(stored, objects, documents, nothing_runs, problems)
+    check_objects(stored, objects, documents, problems)
     problems.refuse()
     return StoredSchema(stored.version + 1, objects, stored.branches, time.time())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.request
 from pathlib import Path
 
@@ -13,8 +14,8 @@ from tests.gateway.shop import SHOP
 from tests.streams.application import ApplicationFiles
 from tests.streams.samples import records
 from wallaroo_spark.checkpoint import CheckpointFiles
-from wallaroo_spark.engine.observing.observer import DriverFacts, Observer
-from wallaroo_spark.observe.application import KeyGauges, PartitionState, PipelineStatus, StageStatus
+from wallaroo_spark.engine.observing.observer import Observer
+from wallaroo_spark.observe.application import ApplicationStatus, KeyGauges, PartitionState, PipelineStatus, StageStatus
 from wallaroo_spark.observe.faces.application_metrics import APPLICATION_METRICS
 from wallaroo_spark.observe.faces.as_json import record_to_json
 from wallaroo_spark.observe.published import GaugeFile, in_folder
@@ -59,7 +60,8 @@ def test_the_page_and_the_metrics_show_the_batches_and_the_reports_of_gateways(
     files = ApplicationFiles(folder)
     commit(files)
     gauges = GaugeFile(files.location)
-    facts = DriverFacts(True, "node/1/x", (JobRecord(0, running=True, submissions=1),), (), None, 1)
+    known = ApplicationStatus("observed", time.time(), files.location, True, "node/1/x", query_starts=1)
+    facts = known, (JobRecord(0, running=True, submissions=1),)
     with application_registry(file_redis.url, "observed") as registry:
         lease = registry.acquire(0, registry.next_submission(), "node/2", "127.0.0.1:7300", "")
         assert lease is not None

@@ -17,7 +17,7 @@ from tests.pipelines.schema.samples import SHOP, pipeline
 from tests.waiting import SECONDS
 from wallaroo_spark.errors import ConfigurationError, PipelineError
 from wallaroo_spark.pipelines.schema.applying import ApplyResult, Branch, apply_files, delete_objects, find, kind_of
-from wallaroo_spark.pipelines.schema.changes import FieldChange, RemovedStage
+from wallaroo_spark.pipelines.schema.changes import FieldChange
 from wallaroo_spark.pipelines.schema.declarations import ScheduleDeclaration, StreamDeclaration
 from wallaroo_spark.pipelines.schema.names import ObjectKey
 from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
@@ -235,21 +235,9 @@ def test_a_pipeline_keeps_its_input_stream(app: Application) -> None:
     assert "declare a pipeline of another name" in message
 
 
-def test_the_engine_decides_whether_a_stage_is_removed(app: Application) -> None:
+def test_a_stage_is_removed_also_while_instances_may_need_it(app: Application) -> None:
     app.apply(pipeline("  - name: a\n  - name: b\n"))
-    asked: list[RemovedStage] = []
 
-    def may_remove(stage: RemovedStage) -> str:
-        asked.append(stage)
-        return "3 instances need it; wait until they are completed"
-
-    message = app.refused(pipeline("  - name: a\n"), may_remove=may_remove)
-
-    assert "stage 'b' of Pipeline shop/fulfil cannot be removed: 3 instances need it; wait" in message
-    assert asked == [RemovedStage(FULFIL, "b", False)]
-    with pytest.raises(ConfigurationError, match="'a' of Pipeline shop/fulfil cannot be removed"):
-        delete_objects(app.store, [FULFIL], NOW, may_remove=may_remove)
-    assert asked[1:] == [RemovedStage(FULFIL, "a", True), RemovedStage(FULFIL, "b", True)]
     assert app.apply(pipeline("  - name: a\n")).written
 
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.streams.samples import canonical
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
-from wallaroo_spark.streams.rows import RECORDS, as_events, as_rows, canonical
+from wallaroo_spark.streams.rows import RECORDS, as_events, as_rows
 
 NOON = 1_700_000_000_000
 

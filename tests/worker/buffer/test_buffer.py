@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.worker.bench import extents
 from tests.worker.rows import ORIGIN, rows, slice_ids
 from wallaroo_spark.columnar import StreamRows
 from wallaroo_spark.errors import RemoteProtocolError
@@ -102,7 +103,7 @@ def test_a_stream_that_comes_back_counts_positions_on(buffer: Buffer) -> None:
     buffer.forget(ledger)
     fill(buffer, A, 1, 2, ephemeral=True)
 
-    assert buffer.extents({A: "e:3:7:3"}) == {A: Extent("e:3:7:5", 2, 2 * 74)}
+    assert extents(buffer, {A: "e:3:7:3"}) == {A: Extent("e:3:7:5", 2, 2 * 74)}
     assert found_ids(buffer.find(PlannedRange(A, "e:3:7:3", "e:3:7:5"))) == [1, 2]
 
 
@@ -111,8 +112,8 @@ def test_a_batch_takes_all_streams(buffer: Buffer) -> None:
     fill(buffer, C, 7)
     buffer.open(B, "empty", 0)
 
-    assert buffer.extents({A: 1}) == {A: Extent(2, 1, 74), C: Extent(7, 1, 74)}
-    assert buffer.extents({A: 2, C: 7}) == {}
+    assert extents(buffer, {A: 1}) == {A: Extent(2, 1, 74), C: Extent(7, 1, 74)}
+    assert extents(buffer, {A: 2, C: 7}) == {}
 
 
 def test_a_commit_waits_for_its_acknowledgement_until_the_buffer_is_told(buffer: Buffer) -> None:
@@ -133,21 +134,21 @@ def test_limits_are_shared_by_the_rows_of_each_stream(buffer: Buffer) -> None:
     fill(buffer, A, *range(1, 31))
     fill(buffer, B, *range(1, 11))
 
-    assert buffer.extents({}, max_rows=1000)[A].rows == 30
-    limited = buffer.extents({}, max_rows=20)
+    assert extents(buffer, {}, max_rows=1000)[A].rows == 30
+    limited = extents(buffer, {}, max_rows=20)
     assert (limited[A].rows, limited[B].rows) == (15, 5)
-    limited = buffer.extents({}, max_bytes=74 * 20)
+    limited = extents(buffer, {}, max_bytes=74 * 20)
     assert (limited[A].rows, limited[B].rows) == (15, 5)
-    limited = buffer.extents({}, max_rows=4, max_bytes=74 * 20)
+    limited = extents(buffer, {}, max_rows=4, max_bytes=74 * 20)
     assert (limited[A].rows, limited[B].rows) == (3, 1)
-    assert buffer.extents({B: 10}, max_rows=3) == {A: Extent(3, 3, 3 * 74)}
+    assert extents(buffer, {B: 10}, max_rows=3) == {A: Extent(3, 3, 3 * 74)}
 
 
 def test_every_stream_may_take_one_message(buffer: Buffer) -> None:
     fill(buffer, A, *range(1, 31))
     fill(buffer, B, 1)
 
-    limited = buffer.extents({}, max_rows=1)
+    limited = extents(buffer, {}, max_rows=1)
     assert (limited[A].rows, limited[B].rows) == (1, 1)
 
 

@@ -32,7 +32,7 @@ from wallaroo_spark.engine.application.schema_watch import SchemaWatch
 from wallaroo_spark.engine.application.settings import STATUS_PAGE, ApplicationSettings
 from wallaroo_spark.engine.failures.isolation import FailedRows, publish_letters
 from wallaroo_spark.engine.failures.set_aside import SetAside
-from wallaroo_spark.engine.observing.observer import DriverFacts, Observer
+from wallaroo_spark.engine.observing.observer import Observer
 from wallaroo_spark.engine.source import InputOffset
 from wallaroo_spark.errors import (
     ConfigurationError,
@@ -56,7 +56,7 @@ from wallaroo_spark.runtime import spark_checks
 from wallaroo_spark.runtime.handle import DriverHandle
 from wallaroo_spark.runtime.job_errors import in_short, is_slow_start
 from wallaroo_spark.runtime.logs import LogSettings, least_level, log_to_stderr, secrets_of
-from wallaroo_spark.runtime.long_jobs import Work
+from wallaroo_spark.runtime.long_jobs import JobRecord, Work
 from wallaroo_spark.settings import takes_settings
 from wallaroo_spark.sidecar.task_access import require_reach
 from wallaroo_spark.storage.locations import for_tasks
@@ -168,29 +168,29 @@ class Application(DriverHandle):
 
     def snapshot(self) -> ApplicationStatus:
         """The state of the application as values; see ``docs/pipelines/see.md``."""
-        observer = self._observer
-        if observer is None:
-            facts = self._facts()
-            return with_cause(ApplicationStatus(self.name, time.time(), self._settings.folder, errors=facts.errors))
-        return observer.look()
+        return self._observer.look() if self._observer is not None else with_cause(self._facts()[0])
 
-    def _facts(self) -> DriverFacts:
+    def _facts(self) -> tuple[ApplicationStatus, Sequence[JobRecord]]:
         follower, housekeeping, jobs = self._follower, self._housekeeping, self._jobs
+        running = self._leases is not None and not self._ended.is_set() and not self._waits.stopping.is_set()
         errors = [
             self._failure.message if self._failure else "",
             self._rounds.error,
             follower.error if follower else "",
+            *(self._watch.problems if self._watch else ()),
         ]
-        errors += self._watch.problems if self._watch else ()
-        return DriverFacts(
-            self._leases is not None and not self._ended.is_set() and not self._waits.stopping.is_set(),
-            self.owner,
-            jobs.records if jobs is not None else (),
-            tuple(error for error in errors if error),
-            housekeeping.moved if housekeeping is not None else None,
-            self._query_starts,
-            self._rounds.age,
+        known = ApplicationStatus(
+            self.name,
+            time.time(),
+            self._settings.folder,
+            running,
+            self.owner if running else "",
+            query_starts=self._query_starts,
+            moved=housekeeping.moved if housekeeping is not None else None,
+            errors=tuple(error for error in errors if error),
+            round_age=self._rounds.age,
         )
+        return known, jobs.records if jobs is not None else ()
 
     def _begin(self) -> None:
         settings = self._settings

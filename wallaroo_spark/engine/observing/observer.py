@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from wallaroo_spark.checkpoint import CheckpointFiles
@@ -40,23 +40,8 @@ STOP_SECONDS = 5.0
 """How long a stop waits for a snapshot that is being taken. It bounds a stop."""
 
 
-@dataclass(frozen=True)
-class DriverFacts:
-    """The facts that the application itself knows."""
-
-    running: bool
-    """Whether it runs."""
-    owner: str
-    jobs: Sequence[JobRecord]
-    """The jobs of its gateways."""
-    errors: tuple[str, ...]
-    """Errors that hold now."""
-    moved: int | None
-    """The newest batch in the tables."""
-    query_starts: int
-    """How often the query was started."""
-    round_age: float | None = None
-    """Seconds since the driver's last round."""
+Facts = Callable[[], tuple[ApplicationStatus, Sequence[JobRecord]]]
+"""Gives the state of an application as far as its driver knows it without looking, and the jobs of its gateways."""
 
 
 class Observer:
@@ -74,7 +59,7 @@ class Observer:
         files: CheckpointFiles,
         gauges: GaugeFile,
         leases: Registry,
-        facts: Callable[[], DriverFacts],
+        facts: Facts,
     ) -> None:
         self.query = QueryFacts()
         """The facts on the query."""
@@ -113,17 +98,17 @@ class Observer:
                     self._last, self._looked_at = self._look(), time.monotonic()
             else:
                 # The registry's connections are closed.
-                facts = self._facts()
-                self._last = with_cause(replace(self._last, running=facts.running, driver="", errors=facts.errors))
+                known, _ = self._facts()
+                self._last = with_cause(replace(self._last, running=known.running, driver="", errors=known.errors))
             return self._last
 
     def _look(self) -> ApplicationStatus:
-        facts, now = self._facts(), time.time()
+        known, jobs = self._facts()
         registry_error, leases, reports = self._ask_registry()
         problems = []
         try:
             committed = self._files.committed()
-            self._follow(committed, now)
+            self._follow(committed, known.time)
             self._list_inbox(committed)
             self._read_schema()
         except WallarooError as error:
@@ -131,19 +116,12 @@ class Observer:
         keys = {f"{stream}/{number}" for stream, number in self._shapes.keys}
         batch = self._committed[0] if self._committed else None
         query = self.query.look(batch)
-        base = ApplicationStatus(
-            self._name,
-            now,
-            self._folder,
-            facts.running,
-            facts.owner if facts.running else "",
+        base = replace(
+            known,
             query=query,
-            query_starts=facts.query_starts,
-            round_age=facts.round_age,
-            commit_age=None if query.committed_at is None else max(0.0, now - query.committed_at),
-            moved=facts.moved,
-            gateways=tuple(self._gateway(job, leases, reports, not registry_error) for job in facts.jobs),
-            errors=(*facts.errors, *problems),
+            commit_age=None if query.committed_at is None else max(0.0, known.time - query.committed_at),
+            gateways=tuple(self._gateway(job, leases, reports, not registry_error) for job in jobs),
+            errors=(*known.errors, *problems),
             registry_error=registry_error,
         )
         open_stages = [reports.get(one.gateway, {}).get("open_stages", {}) for one in base.gateways]

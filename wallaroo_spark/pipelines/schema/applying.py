@@ -12,12 +12,10 @@ from typing import Any
 from wallaroo_spark.errors import ConfigurationError, PipelineError
 from wallaroo_spark.pipelines.schema.changes import (
     UNCHANGED,
-    MayRemove,
     ObjectChange,
     access_note,
     compare,
     has_tokens,
-    nothing_runs,
     refusals,
 )
 from wallaroo_spark.pipelines.schema.declarations import KINDS, Declaration
@@ -68,7 +66,6 @@ def apply_files(
     *,
     branch: Branch | None = None,
     dry_run: bool = False,
-    may_remove: MayRemove = nothing_runs,
 ) -> ApplyResult:
     """Apply the documents of YAML files. ``now`` is the time in seconds since 1970 UTC.
 
@@ -83,7 +80,7 @@ def apply_files(
     if (note := _old(stored, branch)) and not problems.found:
         return ApplyResult(stored.version, False, (), note)
     objects = {**stored.objects, **{key: placed.declaration for key, placed in documents.items()}}
-    check_objects(stored, objects, documents, may_remove, problems)
+    check_objects(stored, objects, documents, problems)
     problems.refuse()
     changes = compare(stored.objects, objects, iter(documents))
     if branch is None and all(change.action == UNCHANGED for change in changes):
@@ -99,7 +96,6 @@ def delete_objects(
     *,
     dry_run: bool = False,
     may_open: bool = False,
-    may_remove: MayRemove = nothing_runs,
 ) -> ApplyResult:
     """Delete objects, all of them or none. Raises as :func:`apply_files`.
 
@@ -113,7 +109,7 @@ def delete_objects(
             problems.add(str(key), "it is not declared, so it cannot be deleted; get lists the objects")
     problems.refuse()
     objects = {key: one for key, one in stored.objects.items() if key not in keys}
-    check_objects(stored, objects, {}, may_remove, problems)
+    check_objects(stored, objects, {}, problems)
     problems.refuse()
     if not (may_open or dry_run) and has_tokens(stored.objects) and not has_tokens(objects):
         raise ConfigurationError(
@@ -161,7 +157,6 @@ def check_objects(
     stored: StoredSchema,
     objects: dict[ObjectKey, Declaration],
     documents: dict[ObjectKey, PlacedDeclaration],
-    may_remove: MayRemove,
     problems: Problems,
 ) -> None:
     """Check a whole schema that is to follow ``stored``, and add its problems. ``documents`` have the places."""
@@ -169,7 +164,7 @@ def check_objects(
         # A document that does not tell its object would be a missing one to the others.
         return
     validate(objects, documents, problems)
-    for key, field, reason in refusals(stored.objects, objects, may_remove):
+    for key, field, reason in refusals(stored.objects, objects):
         placed = documents.get(key)
         problems.add(str(key) if placed is None else placed.source.at(field), reason)
 

@@ -5,7 +5,7 @@ The functions are pure. Source: ``docs/pipelines/schema.md#changes-of-a-living-a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,34 +47,13 @@ class ObjectChange:
         return {**key, "action": self.action, "fields": fields}
 
 
-@dataclass(frozen=True)
-class RemovedStage:
-    """A stage that a new version of a pipeline no longer has. Instances that need it may be active."""
-
-    pipeline: ObjectKey
-    stage: str
-    deleted: bool
-    """Whether the whole pipeline is deleted."""
-
-
-MayRemove = Callable[[RemovedStage], str]
-"""Decides whether a stage may be removed: returns why not, with the way out, or an empty text."""
-
-
-def nothing_runs(_: RemovedStage) -> str:
-    """The answer where no engine runs the application: every stage may be removed."""
-    return ""
-
-
 def compare(before: Schema, after: Schema, keys: Iterator[ObjectKey] | None = None) -> list[ObjectChange]:
     """Return the change of each of the objects ``keys``; without them, of all that are in one of the schemas."""
     chosen = dict.fromkeys(keys) if keys is not None else dict.fromkeys([*before, *after])
     return [_change(key, before, after) for key in chosen]
 
 
-def refusals(
-    before: Schema, after: Schema, may_remove: MayRemove = nothing_runs
-) -> Iterator[tuple[ObjectKey, str, str]]:
+def refusals(before: Schema, after: Schema) -> Iterator[tuple[ObjectKey, str, str]]:
     """The changes that a living object cannot take: the object, the field, and the reason with the way out."""
     for key, old in before.items():
         new = after.get(key)
@@ -86,18 +65,14 @@ def refusals(
                     f"partitions of {key} would go from {old.partitions} to {new.partitions}, and the records of the "
                     f"removed partitions would be lost; leave {old.partitions} or more, or declare a new stream",
                 )
-        elif isinstance(old, PipelineDeclaration) and (new is None or isinstance(new, PipelineDeclaration)):
-            if new is not None and new.input_key != old.input_key:
-                yield (
-                    key,
-                    "inputStream",
-                    f"inputStream of {key} would go from {old.input_key.path} to {new.input_key.path}, and instances "
-                    "are numbered by its offsets; declare a pipeline of another name",
+        elif isinstance(old, PipelineDeclaration) and isinstance(new, PipelineDeclaration):
+            before_key, after_key = old.input_key, new.input_key
+            if before_key != after_key:
+                text = (
+                    f"inputStream of {key} would go from {before_key.path} to {after_key.path}, and instances are "
+                    "numbered by its offsets; declare a pipeline of another name"
                 )
-            kept = {stage.name for stage in new.stages} if new is not None else set()
-            for stage in old.stages:
-                if stage.name not in kept and (reason := may_remove(RemovedStage(key, stage.name, new is None))):
-                    yield key, "stages", f"stage {stage.name!r} of {key} cannot be removed: {reason}"
+                yield key, "inputStream", text
 
 
 def has_tokens(schema: Schema) -> bool:

@@ -324,23 +324,18 @@ class Buffer:
         self._scopes.setdefault(key.scope, set()).add(key)
 
     def extents(
-        self, start: Mapping[StreamKey, Reference | None], max_rows: int | None = None, max_bytes: int | None = None
-    ) -> dict[StreamKey, Extent]:
-        """The part of each stream that a batch with this start may take.
-
-        The limits hold for all streams together, and are divided in proportion to the rows of each. Each stream may
-        have at least one message in the batch, so many streams together may exceed a small limit.
-        """
-        return self.shared_extents(self.with_rows(), start, max_rows, max_bytes)[0]
-
-    def shared_extents(
         self,
         streams: Iterable[HeldStream],
         start: Mapping[StreamKey, Reference | None],
         max_rows: int | None,
         max_bytes: int | None,
     ) -> tuple[dict[StreamKey, Extent], int, int]:
-        """:meth:`extents` of these streams, and the rows and bytes that the batch would have without limits."""
+        """The part of each of these streams that a batch with this start may take.
+
+        The limits hold for all streams together, and are divided in proportion to the rows of each. Each stream may
+        have at least one message in the batch, so many streams together may exceed a small limit. Returns also the rows
+        and the bytes that the batch would have without limits.
+        """
         whole = {
             stream.key: (stream, extent)
             for stream in streams

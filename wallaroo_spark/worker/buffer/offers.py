@@ -46,7 +46,7 @@ def offer(buffer: Buffer, question: PlanQuestion, ends: StreamEnds | None = None
         else:
             starts[key] = stream.committed
     streams = [stream for stream in streams if stream.key in starts]
-    extents, rows, size = buffer.shared_extents(streams, starts, question.max_rows, question.max_bytes)
+    extents, rows, size = buffer.extents(streams, starts, question.max_rows, question.max_bytes)
     filled = {stream.key: stream.committed for stream in streams}
     return PlanAnswer(
         {key: StreamOffer(starts[key], extent.end, extent.rows, extent.bytes) for key, extent in extents.items()},
