@@ -5,7 +5,8 @@ The attributes ``subject``, ``time``, ``datacontenttype`` and ``dataschema`` hav
 the map ``extensions``. ``specversion`` is always 1.0 and has no column. An event comes back from its row exactly,
 except that the attributes with columns come first, then the extensions. The column ``time`` is a timestamp in
 microseconds. If its text would come back in another form (another time zone, nanoseconds, no valid time), the text
-stands in ``extensions`` under the name ``time``, which no extension can have. Source: ``docs/pipelines/engine.md#tables``.
+stands in ``extensions`` under the name ``time``, which no extension can have. Source:
+``docs/pipelines/engine.md#tables``.
 """
 
 from __future__ import annotations

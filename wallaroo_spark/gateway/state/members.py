@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from wallaroo_spark.api import pipelines_pb2 as pb
@@ -177,20 +178,6 @@ class _Open:
         return self.instruction.delivery
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """The subject of a request of this member."""
-
-    kind: str
-    """``join``, ``added``, ``settle``, ``begin`` or ``part``."""
-    number: int = 0
-    """The delivery, or the partition of a join."""
-    problem: pb.Problem | None = None
-    """Why the gateway nacks the delivery in place of its client."""
-    statement: int = 0
-    """The statement of a part."""
-
-
 class JoinedMember:
     """One channel. ``changed`` is called when :meth:`take` may have something, or :attr:`ended` is set."""
 
@@ -217,7 +204,10 @@ class JoinedMember:
         self._announced = False
         self._otherwise = joining.otherwise if isinstance(joining, StageJoining) else None
         self._finishing = False
-        self._asked: dict[int, _Asked] = {}
+        self._asked: dict[int, Callable[[Answer], None]] = {}
+        """What follows from the answer to each request."""
+        self._settling = 0
+        """Number of acks and nacks without an answer."""
         self._open: dict[int, _Open] = {}
         self._numbers: dict[tuple[int, Delivery], int] = {}
         self._waiting: deque[int] = deque()
@@ -261,7 +251,7 @@ class JoinedMember:
             if partition in self._joined or partition in self._joining or self.ended is not None:
                 continue
             self._joining.add(partition)
-            reply = self._ask(_Asked("added" if added else "join", partition))
+            reply = self._ask(partial(self._join_answered, partition, added))
             event = self.joining.event(reply, self.name_at(partition), added)
             events.append((self._key(partition), event))
         return events
@@ -269,7 +259,7 @@ class JoinedMember:
     @property
     def finished(self) -> bool:
         """Whether the client sends nothing more, and has every answer to its acks and nacks."""
-        return self._finishing and not any(asked.kind == "settle" for asked in self._asked.values())
+        return self._finishing and not self._settling
 
     def finish(self) -> None:
         """The client sends nothing more: it is given no further delivery."""
@@ -281,6 +271,7 @@ class JoinedMember:
         for request in self._asked:
             self._requests.forget(request)
         self._asked.clear()
+        self._settling = 0
         self._open.clear()
         self._waits(-self._waiting_bytes)
         left = sorted(self._joined | self._joining)
@@ -347,23 +338,7 @@ class JoinedMember:
 
     def answered(self, request: int, answer: Answer) -> list[ToInbox]:
         """Take the answer of a controller to a request of this member."""
-        asked = self._asked.pop(request)
-        accepted = isinstance(answer, AnswerRequest)
-        if asked.kind in ("join", "added"):
-            self._join_answered(asked, answer, accepted)
-            return []
-        found = self._open.get(asked.number)
-        if found is None:
-            return []
-        if asked.kind == "settle":
-            self._settled(found, asked, answer)
-        elif asked.kind == "begin":
-            if accepted:
-                self._send(statement=self._result(found.number, -1, "APPLIED"))
-            else:
-                self._warn(found.number, reason_of(answer))
-        else:
-            self._statement_answered(found, asked, answer)
+        self._asked.pop(request)(answer)
         return []
 
     def deliver(
@@ -378,21 +353,8 @@ class JoinedMember:
         else:
             size = sum(len(output.data) for _, output in instruction.outputs)
             size += instruction.root.size if instruction.root is not None else 0
-            if self._waiting and self._waiting_bytes + size > self._limits.waiting_bytes:
-                self.end(
-                    busy(
-                        f"more than {self._limits.waiting_bytes} bytes of deliveries wait for this member; read and "
-                        "ack them faster, or join with a lower concurrency"
-                    )
-                )
-                return
-            if not self._budget.has_room(size):
-                self.end(
-                    busy(
-                        f"{self._budget.used} bytes of deliveries wait for the members of this gateway, which is the "
-                        "limit; join again later, or at another gateway"
-                    )
-                )
+            if problem := self._no_room(size):
+                self.end(busy(problem))
                 return
         found = _Open(self._last, partition, instruction, records, size)
         found.waited = bool(self._waiting) or self._given >= self.joining.concurrency
@@ -401,6 +363,21 @@ class JoinedMember:
         self._waiting.append(found.number)
         self._waits(size)
         self._changed()
+
+    def _no_room(self, size: int) -> str:
+        """Why a delivery of a stage cannot wait here, with the way out; empty when it can."""
+        limit = self._limits.waiting_bytes
+        if self._waiting and self._waiting_bytes + size > limit:
+            return (
+                f"more than {limit} bytes of deliveries wait for this member; read and ack them faster, or join with a "
+                "lower concurrency"
+            )
+        if not self._budget.has_room(size):
+            return (
+                f"{self._budget.used} bytes of deliveries wait for the members of this gateway, which is the limit; "
+                "join again later, or at another gateway"
+            )
+        return ""
 
     def withdraw(self, partition: int, delivery: Delivery, reason: str, taken_away: bool = False) -> None:
         """A delivery has ended without the member's doing. One that was taken away keeps its place."""
@@ -477,9 +454,9 @@ class JoinedMember:
     def _key(self, partition: int) -> PartitionKey:
         return PartitionKey(self.joining.stream, partition)
 
-    def _ask(self, asked: _Asked) -> ReplyTo:
+    def _ask(self, then: Callable[[Answer], None]) -> ReplyTo:
         reply = self._requests.open(self)
-        self._asked[reply.request] = asked
+        self._asked[reply.request] = then
         return reply
 
     def _send(self, **event: object) -> None:
@@ -493,8 +470,8 @@ class JoinedMember:
     def _result(self, number: int, place: int, state: str, reason: str = "") -> pb.StatementResult:
         return pb.StatementResult(delivery=number, place=place, state=state, reason=reason)
 
-    def _join_answered(self, asked: _Asked, answer: Answer, accepted: bool) -> None:
-        partition = asked.number
+    def _join_answered(self, partition: int, added: bool, answer: Answer) -> None:
+        accepted = isinstance(answer, AnswerRequest)
         self._joining.discard(partition)
         if accepted:
             self._joined.add(partition)
@@ -508,7 +485,7 @@ class JoinedMember:
             elif not self._announced:
                 self._announced = True
                 self._send(joined=pb.Joined(member=self.name))
-        elif asked.kind == "added":
+        elif added:
             text = (
                 f"partition {partition} of {self.joining.stream} was added, and cannot be joined: {reason_of(answer)}"
             )
@@ -569,7 +546,8 @@ class JoinedMember:
         found.state = _State.ENDING
         self._given -= 1
         self._changed()
-        return self._ask(_Asked("settle", found.number, problem))
+        self._settling += 1
+        return self._ask(partial(self._settled, found, problem))
 
     def _begin(self, found: _Open) -> list[ToInbox]:
         if found.begun:
@@ -577,7 +555,7 @@ class JoinedMember:
             return []
         found.begun = True
         self._send(statement=self._result(found.number, -1, "PENDING"))
-        reply = self._ask(_Asked("begin", found.number))
+        reply = self._ask(partial(self._begun, found))
         return [(self._key(found.partition), TransactionBegun(reply, self.name_at(found.partition), found.delivery))]
 
     def _add_statement(
@@ -609,29 +587,42 @@ class JoinedMember:
         sent: list[ToInbox] = []
         for key, places in parts:
             found.parts.append(_StatementPart(place, places, key))
-            reply = self._ask(_Asked("part", found.number, statement=place))
+            reply = self._ask(partial(self._statement_answered, found, place))
             records = tuple(events[one] for one in places)
             added = StatementAdded(reply, self.name_at(found.partition), found.delivery, key, records)
             sent.append((self._key(found.partition), added))
         return sent
 
-    def _statement_answered(self, found: _Open, asked: _Asked, answer: Answer) -> None:
-        statement = found.statements[asked.statement]
+    def _begun(self, found: _Open, answer: Answer) -> None:
+        if found.number not in self._open:
+            return
+        if isinstance(answer, AnswerRequest):
+            self._send(statement=self._result(found.number, -1, "APPLIED"))
+        else:
+            self._warn(found.number, reason_of(answer))
+
+    def _statement_answered(self, found: _Open, place: int, answer: Answer) -> None:
+        if found.number not in self._open:
+            return
+        statement = found.statements[place]
         if isinstance(answer, AnswerRequest):
             statement.waiting -= 1
             if not statement.waiting and not statement.rejected:
-                self._send(statement=self._result(found.number, asked.statement, "APPLIED"))
+                self._send(statement=self._result(found.number, place, "APPLIED"))
             return
         reason = reason_of(answer)
         if not statement.rejected:
             statement.rejected = True
-            self._send(statement=self._result(found.number, asked.statement, "REJECTED", reason))
+            self._send(statement=self._result(found.number, place, "REJECTED", reason))
         if found.state is _State.GIVEN:
-            self._withdraw(found, f"statement {asked.statement} was rejected, and the delivery is nacked: {reason}")
+            self._withdraw(found, f"statement {place} was rejected, and the delivery is nacked: {reason}")
 
-    def _settled(self, found: _Open, asked: _Asked, answer: Answer) -> None:
+    def _settled(self, found: _Open, problem: pb.Problem | None, answer: Answer) -> None:
+        self._settling -= 1
+        if found.number not in self._open:
+            return
         self._forget(found)
-        problem, written = asked.problem, list[pb.Written]()
+        written = list[pb.Written]()
         if isinstance(answer, AnswerRequest):
             written = _written(found, answer)
             for place, one in enumerate(written):
