@@ -20,9 +20,8 @@ from tests.waiting import SECONDS
 from wallaroo_spark.cli import main as program
 from wallaroo_spark.sinks import Prepared, Transaction
 from wallaroo_spark.sinks.remote.connector_sink import ConnectorSink
-from wallaroo_spark.sinks.settings import ConnectionSettings
 from wallaroo_spark.sinks.two_phase.decision_log import DecisionLog
-from wallaroo_spark.transport import parse_address
+from wallaroo_spark.transport import format_address, parse_address
 
 
 @contextmanager
@@ -52,9 +51,8 @@ def prepare(sink: ConnectorSink, batch: int, *rows: str) -> Prepared:
 
 def test_it_takes_rows_ends_in_good_order_and_goes_on(tmp_path: Path) -> None:
     to = tmp_path / "out"
-    connection = ConnectionSettings(cookie="sesame")
     with serving(to, "--cookie", "sesame") as (process, address):
-        sink = ConnectorSink("orders", (address,), connection=connection)
+        sink = ConnectorSink(format_address(*address), name="orders", checkpoint="", cookie="sesame")
         first = prepare(sink, 0, "a", "b")
         sink.commit(0, [first])
         sink.remember(sink.after([first]))
@@ -64,7 +62,7 @@ def test_it_takes_rows_ends_in_good_order_and_goes_on(tmp_path: Path) -> None:
     assert shown(to) == {"orders-0": b"a\nb\n"}
 
     with serving(to, "--cookie", "sesame", "--json") as (process, address):
-        sink = ConnectorSink("orders", (address,), connection=connection)
+        sink = ConnectorSink(format_address(*address), name="orders", checkpoint="", cookie="sesame")
         sink.remember(sink.after([first]))
         assert sink.recover() == [left.transaction]
         sink.commit(1, [Prepared(left.transaction, 1, {**left.detail, "address": "moved:1"})])

@@ -14,7 +14,6 @@ from tests.waiting import SECONDS, eventually
 from wallaroo_spark.errors import SinkError, TransportError
 from wallaroo_spark.sinks import Prepared, Transaction
 from wallaroo_spark.sinks.remote.connector_sink import ConnectorSink
-from wallaroo_spark.sinks.settings import ConnectionSettings
 from wallaroo_spark.testing import Proxy, Trouble
 from wallaroo_spark.transport import parse_address
 
@@ -36,8 +35,14 @@ def proxy(server: ServingSink) -> Iterator[Proxy]:
 
 
 def sink_to(proxy: Proxy, answer_timeout: float = 1.0, give_up_after: float = SECONDS) -> ConnectorSink:
-    connection = ConnectionSettings(connect_timeout=SECONDS, answer_timeout=answer_timeout)
-    sink = ConnectorSink("orders", (parse_address(proxy.address),), give_up_after=give_up_after, connection=connection)
+    sink = ConnectorSink(
+        proxy.address,
+        name="orders",
+        checkpoint="",
+        connect_timeout=SECONDS,
+        answer_timeout=answer_timeout,
+        give_up_after=give_up_after,
+    )
     sink.remember({"ends": {"0": {}}})
     return sink
 

@@ -8,7 +8,6 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.sinks import BatchWriter, Prepared, Transaction, transactional
 from wallaroo_spark.sinks.remote.connector_sink import ConnectorSink
 from wallaroo_spark.steps import SinkStep, at_each
-from wallaroo_spark.transport import parse_addresses
 
 
 class Stage:
@@ -69,11 +67,12 @@ def stage(spark: SparkSession, tmp_path: Path) -> Iterator[Stage]:
         yield Stage(spark, tmp_path, [one, two])
 
 
-@dataclass(frozen=True)
 class Mortal(ConnectorSink):
     """Its first task that has prepared partition 2 is killed before it can say so."""
 
-    order: str = ""
+    def __init__(self, address: str, order: str) -> None:
+        super().__init__(address, name="orders", checkpoint="")
+        self.order = order
 
     def prepare(self, transaction: Transaction, rows: Iterator[pa.RecordBatch]) -> Prepared:
         prepared = super().prepare(transaction, rows)
@@ -114,7 +113,7 @@ def test_a_killed_task_and_a_query_that_ends_behind_the_decision_lose_and_repeat
     # The processes of the tasks do not know the tests.
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     order = tmp_path / "order"
-    sink = Mortal("orders", tuple(parse_addresses(stage.addresses)), order=str(order))
+    sink = Mortal(stage.addresses, str(order))
     stage.add()
     order.touch()
     with pytest.raises(StreamingQueryException):

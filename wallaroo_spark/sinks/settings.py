@@ -226,4 +226,11 @@ class ConnectorSinkSettings(ConnectionSettings):
 
     def __post_init__(self) -> None:
         checked_name(self.name)
+        if re.search(r"-\d+$", self.name):
+            raise ConfigurationError(
+                f"a connector sink is named {self.name!r}, as a partition of another would be; use a name that "
+                "does not end in a dash and a number",
+                code="name-invalid",
+                name=self.name,
+            )
         check_all(self, f"sink {self.name}: ")

@@ -23,7 +23,7 @@ SERVER_CASES = [pytest.param(Case(step, "server"), id=step.name) for step in IN_
 
 def sink_of(name: str, port: int) -> ConnectorSink:
     """The sink, in every process."""
-    return ConnectorSink(name, (("127.0.0.1", port),), give_up_after=30.0)
+    return ConnectorSink(f"127.0.0.1:{port}", name=name, checkpoint="", give_up_after=30.0)
 
 
 def serve_until_killed(to: str, port: int) -> None:

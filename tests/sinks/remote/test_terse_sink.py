@@ -9,6 +9,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ from wallaroo_spark.steps import SinkStep, at_each
 
 ME = "tests.sinks.remote.test_terse_sink"
 LONG = [pytest.mark.long]
-CONNECTION = ConnectionSettings(version=terse.VERSION, cookie=terse.COOKIE)
+SETTINGS: dict[str, Any] = {"version": terse.VERSION, "cookie": terse.COOKIE}
 STEPS = [*IN_TASKS, *IN_THE_DRIVER]
 KILLED = [
     pytest.param(step, batch, id=f"{step.name} of batch {batch}", marks=[] if batch or step in IN_TASKS else LONG)
@@ -48,7 +49,7 @@ def sink_of(name: str, port: int, orders: str = "") -> ConnectorSink:
     """The sink, in every process; at a step that ``orders`` has a file of, the sink's program is killed."""
     if orders:
         at_each(lambda step: kill(Path(orders), step.name))
-    return ConnectorSink(name, (("127.0.0.1", port),), give_up_after=SECONDS, connection=CONNECTION)
+    return ConnectorSink(f"127.0.0.1:{port}", name=name, checkpoint="", give_up_after=SECONDS, **SETTINGS)
 
 
 def kill(orders: Path, step: str) -> None:
@@ -203,7 +204,7 @@ def test_another_programs_transaction_is_left_alone(stage: Stage) -> None:
             while True:
                 # The program may still be starting; its port refuses meanwhile.
                 with contextlib.suppress(TransportError):
-                    return await SinkClient.open(("127.0.0.1", stage.port), "shared-0", CONNECTION)
+                    return await SinkClient.open(("127.0.0.1", stage.port), "shared-0", ConnectionSettings(**SETTINGS))
                 await asyncio.sleep(POLL_SECONDS)
 
     async def run() -> None:
@@ -221,9 +222,7 @@ def test_a_greeting_that_ends_a_sink_is_explained(stage: Stage, tmp_path: Path) 
     """Such a sink closes without an answer: the error names the content of HELLO."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        sink = ConnectorSink(
-            "orders", (("127.0.0.1", port),), give_up_after=0.0, connection=ConnectionSettings(version="9")
-        )
+        sink = ConnectorSink(f"127.0.0.1:{port}", name="orders", checkpoint="", give_up_after=0.0, version="9")
         sink.remember({"ends": {"0": {}}})
 
         async def close_at_once() -> None:

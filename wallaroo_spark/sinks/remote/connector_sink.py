@@ -20,12 +20,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential, wait_random
 
-from wallaroo_spark.errors import ConfigurationError, LocalProtocolError, SinkError, TransportError
+from wallaroo_spark.errors import LocalProtocolError, SinkError, TransportError
 from wallaroo_spark.event_loop import LoopThread
-from wallaroo_spark.settings import function_takes_settings, rows
-from wallaroo_spark.sinks.interface import Memory, Prepared, Transaction, checked_name
+from wallaroo_spark.settings import function_takes_settings, takes_settings
+from wallaroo_spark.sinks.interface import Memory, Prepared, Transaction
 from wallaroo_spark.sinks.remote.sink_client import SinkClient, shown
-from wallaroo_spark.sinks.settings import ConnectionSettings, ConnectorSinkSettings
+from wallaroo_spark.sinks.settings import ConnectorSinkSettings
 from wallaroo_spark.sinks.stores.staged_rows import as_bytes
 from wallaroo_spark.sinks.writer import BatchWriter, transactional
 from wallaroo_spark.steps import SinkStep, passed
@@ -52,12 +52,8 @@ def connector(settings: ConnectorSinkSettings) -> BatchWriter:
 
     Raises :class:`ConfigurationError` for settings that cannot work.
     """
-    connection = ConnectionSettings(**{one.name: getattr(settings, one.name) for one in rows(ConnectionSettings)})
-    addresses = tuple(parse_addresses(settings.address))
-    sink = ConnectorSink(
-        settings.name, addresses, settings.delimiter, settings.give_up_after, connection, settings.start
-    )
-    return transactional(sink, checkpoint=settings.checkpoint, shape=_as_json if settings.encode == "json" else None)
+    shape = _as_json if settings.encode == "json" else None
+    return transactional(ConnectorSink(**vars(settings)), checkpoint=settings.checkpoint, shape=shape)
 
 
 def _as_json(df: DataFrame) -> DataFrame:
@@ -78,34 +74,22 @@ class Known:
     """Whether Spark runs each task only once at a time (no speculation)."""
 
 
-@dataclass(frozen=True)
 class ConnectorSink:
-    """The :class:`~wallaroo_spark.sinks.interface.Sink` behind :func:`connector`; it is ``Remembering`` too."""
+    """The :class:`~wallaroo_spark.sinks.interface.Sink` behind :func:`connector`; it is ``Remembering`` too.
 
-    name: str
-    """Name of the sink; partition p greets as worker ``<name>-<p>``."""
-    addresses: tuple[Address, ...]
-    """Partition p goes to number p modulo their number."""
-    delimiter: bytes = b"\n"
-    """Bytes at the end of each row."""
-    give_up_after: float = 30.0
-    """Seconds for which a sink that cannot be reached is tried again."""
-    connection: ConnectionSettings = field(default_factory=ConnectionSettings)
-    """How connections are made."""
-    start: str = "log"
-    """``log`` or ``sink``: the source of the committed length of an output that is not in the decision log."""
-    known: Known = field(default_factory=Known, compare=False, repr=False)
-    """Set by the driver before the sink is sent to the tasks."""
+    Partition p greets as worker ``<name>-<p>``, and goes to address number p modulo their number.
+    """
 
-    def __post_init__(self) -> None:
-        checked_name(self.name)
-        if re.search(r"-\d+$", self.name):
-            raise ConfigurationError(
-                f"a connector sink is named {self.name!r}, as a partition of another would be; use a name that "
-                "does not end in a dash and a number",
-                code="name-invalid",
-                name=self.name,
-            )
+    @takes_settings(ConnectorSinkSettings)
+    def __init__(self, settings: ConnectorSinkSettings) -> None:
+        self.name = settings.name
+        self.settings = settings
+        self.addresses = tuple(parse_addresses(settings.address))
+        self.known = Known()
+        """Set by the driver before the sink is sent to the tasks."""
+
+    def __repr__(self) -> str:
+        return f"ConnectorSink({self.settings.address!r}, name={self.name!r})"
 
     def remember(self, memory: Memory | None) -> None:
         """Set the committed lengths of the outputs."""
@@ -183,8 +167,8 @@ class ConnectorSink:
                 f"sink {self.name}: column {COLUMN} has nulls, which have no bytes; filter them out first",
                 code="sink-columns",
             )
-        if self.delimiter:
-            column = pc.binary_join_element_wise(column, b"", self.delimiter)
+        if self.settings.delimiter:
+            column = pc.binary_join_element_wise(column, b"", self.settings.delimiter)
         for at in range(0, len(column), ROWS_AT_ONCE):
             yield column.slice(at, ROWS_AT_ONCE).to_pylist()
 
@@ -193,7 +177,7 @@ class ConnectorSink:
         transaction = replace(transaction, attempt=_attempt(self.known.try_number, transaction.attempt))
         address, worker = self.address(transaction.partition), self.worker(transaction.partition)
         start = self._start(transaction.partition)
-        async with await self._reached(lambda: SinkClient.open(address, worker, self.connection, start or 0)) as client:
+        async with await self._reached(lambda: SinkClient.open(address, worker, self.settings, start or 0)) as client:
             await self._clear(client, transaction)
             if start is None:
                 if client.prepared:
@@ -231,7 +215,7 @@ class ConnectorSink:
         renamed = [end for at, end in ends.items() if at not in here]
         if renamed:
             return max(renamed)
-        return 0 if self.start == "log" else None
+        return 0 if self.settings.start == "log" else None
 
     async def _clear(self, client: SinkClient, transaction: Transaction) -> None:
         """Abort the transactions of earlier attempts, because many sinks hold only one transaction of a worker."""
@@ -263,7 +247,7 @@ class ConnectorSink:
         worker, start, name = one.detail["worker"], one.detail["start"], one.transaction.id
 
         async def tell() -> None:
-            async with await SinkClient.open(address, worker, self.connection, start) as client:
+            async with await SinkClient.open(address, worker, self.settings, start) as client:
                 if name not in client.prepared:
                     await self._see_committed(client, one)
                     return
@@ -319,7 +303,7 @@ class ConnectorSink:
 
     async def _as_worker(self, partition: int) -> SinkClient:
         start = self._start(partition) or 0
-        return await SinkClient.open(self.address(partition), self.worker(partition), self.connection, start)
+        return await SinkClient.open(self.address(partition), self.worker(partition), self.settings, start)
 
     async def _reached(self, act: Callable[[], Awaitable[Result]]) -> Result:
         """Return the result of ``act``, which is repeated while the sink cannot be reached.
@@ -329,7 +313,7 @@ class ConnectorSink:
         try:
             async for attempt in AsyncRetrying(
                 retry=retry_if_exception_type(TransportError),
-                stop=stop_after_delay(self.give_up_after),
+                stop=stop_after_delay(self.settings.give_up_after),
                 wait=wait_exponential(_RETRY_FIRST, _RETRY_MOST) + wait_random(0, _RETRY_FIRST),
                 reraise=True,
             ):
@@ -337,7 +321,7 @@ class ConnectorSink:
                     result = await act()
         except TransportError as error:
             raise SinkError(
-                f"sink {self.name} could not be reached for {self.give_up_after:g} s: {error.message}",
+                f"sink {self.name} could not be reached for {self.settings.give_up_after:g} s: {error.message}",
                 code="sink-unreachable",
                 **error.fields,
             ) from error
