@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -28,7 +28,7 @@ from wallaroo_spark.checkpoint.power_loss import begin_batch
 from wallaroo_spark.errors import CheckpointError, ConfigurationError, TransportError, one_line
 from wallaroo_spark.inner.client import Trust
 from wallaroo_spark.options import Options, resolve_secret
-from wallaroo_spark.references import PlannedRange, Reference, References, StreamKey, ranges, slot_of_ephemeral
+from wallaroo_spark.references import Leaving, PlannedRange, Reference, References, StreamKey, ranges, slot_of_ephemeral
 from wallaroo_spark.registry import NO_QUERY, QUERY_STARTS, Registry
 from wallaroo_spark.runtime.data_sources import end_with_spark
 from wallaroo_spark.runtime.logs import LogSettings, least_level, log_to_stderr, secrets_of
@@ -190,10 +190,14 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _leaving_again(self, start: dict[str, Any]) -> bool:
         """Whether workers are to be asked again, because streams are leaving, whatever they have to read."""
-        endings = self._book.references(start).endings
-        if not self.options.stream_retention or endings is None or endings.leaving is None:
+        if not self.options.stream_retention or self._leaving(start) is None:
             return False
         return time.monotonic() - self._asked_at >= LEAVING_SECONDS
+
+    def _leaving(self, offset: dict[str, Any]) -> Leaving | None:
+        """The streams that are leaving in the plan of an offset."""
+        endings = self._book.references(offset).endings
+        return None if endings is None else endings.leaving
 
     def _refuse_without_query(self) -> None:
         """Refuse to read for a query that the receiver did not start, because its workers admit no connector for it.
@@ -236,10 +240,9 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _plan(self, start: dict[str, Any], limits: Limits) -> Plan | None:
         """The rows after ``start`` that the workers hold, as a plan; None when a worker did not answer."""
         try:
-            references = self._book.references(start)
-            leaving = references.endings is not None and references.endings.leaving is not None
+            leaving = self._leaving(start) is not None
             self._asked_at = time.monotonic()
-            plan = self._fleet.plan(references, limits, everybody=leaving)
+            plan = self._fleet.plan(self._book.references(start), limits, everybody=leaving)
         except TransportError as error:
             log.warning("batches are planned without this worker until it answers: %s", error)
             return None
@@ -269,8 +272,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _without_rows(self, start: dict[str, Any], plan: Plan) -> dict[str, Any]:
         """``start``, or a plan that reads nothing and settles which leaving streams are forgotten."""
-        endings = self._book.references(start).endings
-        if not self.options.stream_retention or endings is None or endings.leaving is None:
+        if not self.options.stream_retention or self._leaving(start) is None:
             return start
         decision = self._decide(start, plan, {})
         return self._after(start, {}, decision) if decision.due else start
@@ -344,7 +346,8 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         passed(Step.OFFSETS_WRITTEN)
         self._refuse_without_query()
         self._last = end
-        self._await_place(start, end)
+        # The first batch of a process may name plans before the registry has told where they lie.
+        self._await(lambda: self._book.knows(start) and self._book.knows(end), self.options.replay_timeout)
         if self.options.fsync:
             self._await_synced()
         planned = ranges(self._book.references(start), self._book.references(end))
@@ -352,7 +355,8 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not planned:
             # Only a task can tell which query it belongs to, so the first batch has a task that checks it.
             return [self._partition(0, [])] if first else []
-        self._await_fleet()
+        # The workers of a restarted query may take a short time to be found; the tasks look for them again.
+        self._await(self._fleet.addresses, min(10.0, self.options.replay_timeout))
         planned = [one for one in planned if not self._dissolved(one.end)]
         by_slot: dict[int, list[PlannedRange]] = {}
         unknown = {one.key.scope for one in planned if one.key.scope and one.key not in self._holders}
@@ -361,29 +365,28 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for one in planned:
             slot = slot_of(one, self._holders, assigned)
             by_slot.setdefault(slot, []).append(one)
-        before, endings = self._book.references(start).endings, self._book.references(end).endings
-        token = "" if endings is None or endings.leaving is None else endings.leaving.token
-        leaving = (token, 0 if before is None else before.at)
-        return [self._partition(slot, by_slot[slot], leaving) for slot in sorted(by_slot)]
+        before, leaving = self._book.references(start).endings, self._leaving(end)
+        told = ("" if leaving is None else leaving.token, 0 if before is None else before.at)
+        return [self._partition(slot, by_slot[slot], told) for slot in sorted(by_slot)]
 
-    def _await_place(self, *offsets: dict[str, Any]) -> None:
-        """Wait until the registry has told where plans lie, when the first batch of a process names its plans."""
-        until = time.monotonic() + self.options.replay_timeout
-        while not all(map(self._book.knows, offsets)) and time.monotonic() < until:
+    def _await(self, holds: Callable[[], object], seconds: float) -> bool:
+        """Wait for news of the fleet until a condition holds, for at most ``seconds``; return whether it holds."""
+        until = time.monotonic() + seconds
+        while not holds():
+            if time.monotonic() >= until:
+                return False
             self._fleet.wait(self._fleet.stamp, _LOOK_SECONDS)
+        return True
 
     def _await_synced(self) -> None:
         """Wait until the planned offsets and the batch before are on the disk; see :func:`begin_batch`."""
-        until = time.monotonic() + self.options.replay_timeout
-        while not self._fleet.checkpoint:
-            if time.monotonic() >= until:
-                raise CheckpointError(
-                    f"the option fsync needs the location of the checkpoint, and the registry has not told it for "
-                    f"{self.options.replay_timeout:g} s; check that Redis is reachable and that the query was started "
-                    "with receiver.start_query",
-                    code="sync-late",
-                )
-            self._fleet.wait(self._fleet.stamp, _LOOK_SECONDS)
+        if not self._await(lambda: self._fleet.checkpoint, self.options.replay_timeout):
+            raise CheckpointError(
+                f"the option fsync needs the location of the checkpoint, and the registry has not told it for "
+                f"{self.options.replay_timeout:g} s; check that Redis is reachable and that the query was started "
+                "with receiver.start_query",
+                code="sync-late",
+            )
         folder = local_checkpoint(self._fleet.checkpoint)
         if folder is not None:
             begin_batch(folder, self.options.replay_timeout)
@@ -392,12 +395,6 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Whether an ephemeral range belongs to a slot that the fleet no longer has. No worker can report its loss."""
         slot = slot_of_ephemeral(to)
         return slot is not None and 0 < self._fleet.workers <= slot
-
-    def _await_fleet(self) -> None:
-        """Wait for a short time until the workers of a restarted query are found; the tasks look for them again."""
-        until = time.monotonic() + min(10.0, self.options.replay_timeout)
-        while not self._fleet.addresses() and time.monotonic() < until:
-            self._fleet.wait(self._fleet.stamp, _LOOK_SECONDS)
 
     def _partition(self, slot: int, planned: list[PlannedRange], leaving: tuple[str, int] = ("", 0)) -> RangePartition:
         options = dataclasses.replace(
