@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -27,6 +28,7 @@ from tests.waiting import eventually
 from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.observe.faces import prometheus as exposition
 from wallaroo_spark.observe.faces.application_metrics import APPLICATION_METRICS
+from wallaroo_spark.observe.receiver import StreamStatus
 from wallaroo_spark.receiver import Receiver
 from wallaroo_spark.receiver.traces import STEPS
 
@@ -226,6 +228,8 @@ def test_the_streams_of_a_status_are_also_a_data_frame(served: Served, feeders: 
     assert (row["receiver"], row["instance"], row["stream"], row["committed"]) == ("orders", "shop-4", "open", "7")
     assert (row["slot_state"], row["instance_state"], row["lag_rows"]) == ("serving", "streaming", 0)
     assert row["sentence"]
+    assert {one.name for one in dataclasses.fields(StreamStatus)} - {"name"} <= set(row.asDict())
+    assert (row["rows_in"], row["ephemeral"]) == (1, False)
 
 
 def test_counters_go_on_and_health_tells_of_a_worker_that_is_killed(served: Served, feeders: Feeders) -> None:

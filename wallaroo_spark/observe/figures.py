@@ -1,8 +1,8 @@
 """Figures: what is shown of a receiver or an application, each declared once, as the field of a record.
 
 :func:`figure` makes the field, and the docstring behind the field says what the figure means. The metrics, their page,
-the tables of terminal and pages and the texts for people are made from :func:`figures`; JSON has every field of a
-record. A new figure is one field and its source.
+the tables of terminal and pages and the texts for people are made from :func:`figures`; JSON and the DataFrame
+of streams have every field of a record. A new figure is one field and its source.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -12,12 +13,17 @@ from pyspark.sql import DataFrame
 from wallaroo_spark.observe.receiver import ReceiverStatus, StreamStatus
 from wallaroo_spark.references import Reference
 
-STREAMS_SCHEMA = (
+_OF_ALL = (
     "receiver string, time timestamp, slot int, slot_state string, instance string, instance_state string, "
     "credits bigint, stream string, stream_id bigint, state string, received string, planned string, "
     "committed string, rows bigint, bytes bigint, lag_rows bigint, ack_age double, cause string, sentence string"
 )
-"""The columns. Stream ids have the bits of the u64, as in the rows of a receiver; references are text."""
+_KNOWN = {"name", *(column.partition(" ")[0] for column in _OF_ALL.split(", "))}
+_TYPES = {"int": "bigint", "float": "double", "bool": "boolean", "str": "string"}
+_FURTHER = {one.name: _TYPES[str(one.type)] for one in fields(StreamStatus) if one.name not in _KNOWN}
+STREAMS_SCHEMA = ", ".join([_OF_ALL, *(f"{name} {kind}" for name, kind in _FURTHER.items())])
+"""The columns; the last ones are the further fields of :class:`StreamStatus`. Stream ids have the bits of the u64, as
+in the rows of a receiver; references are text."""
 METRICS_SCHEMA = "receiver string, time timestamp, metric string, labels map<string, string>, value double"
 """The columns. A histogram has rows named ``_sum``, ``_count`` and ``_bucket`` (with the label ``le``)."""
 _GREATEST = (1 << 63) - 1
@@ -50,6 +56,7 @@ def streams_frame(spark: Any, status: ReceiverStatus) -> DataFrame:
             one.ack_age,
             one.cause.code,
             one.cause.sentence,
+            *(getattr(one, name) for name in _FURTHER),
         )
 
     frame: DataFrame = spark.createDataFrame([row(one) for one in status.streams], STREAMS_SCHEMA)
