@@ -54,7 +54,7 @@ class _Finding:
     text: str
     """The sentence behind the subject."""
     cure: str = ""
-    """The way out, where it says more than that of the code."""
+    """The way out, where it says more than that of the code, or where the state is healthy."""
     healthy: bool | None = None
     """Whether all works as it should; None where the code alone says so."""
 
@@ -66,7 +66,8 @@ class _Finding:
     def of(self, subject: str, more: str = "", *, waits: bool = True) -> Cause:
         """The cause of a subject."""
         verb = " waits: " if waits and self.code != "flowing" else ": "
-        cure = self.cure or ENTRIES[self.code].cure.replace("`", "")
+        entry = ENTRIES[self.code]
+        cure = self.cure or ("" if entry.healthy else entry.cure.replace("`", ""))
         return Cause(self.code, f"{subject}{verb}{self.text}{more}", self.sound, cure)
 
 
@@ -618,7 +619,11 @@ def _members_full(status: ApplicationStatus) -> Iterator[_Finding]:
     work = (
         "the only member works on one at a time" if stage.places == 1 else f"its members work on {stage.places} at once"
     )
-    yield _Finding("members-full", f"stage {stage.stage} of {pipeline_name}: {work}, and {_wait(stage.waiting)}")
+    yield _Finding(
+        "members-full",
+        f"stage {stage.stage} of {pipeline_name}: {work}, and {_wait(stage.waiting)}",
+        "Give the program a higher concurrency, or start further ones; a delivery takes two batches beside its work.",
+    )
 
 
 def _work_of_application(status: ApplicationStatus) -> Iterator[_Finding]:
