@@ -154,7 +154,7 @@ class Batches:
             key,
             now,
             events,
-            result.said,
+            result.instructions,
             result.armed,
             result.changes,
             result.head,

@@ -319,12 +319,12 @@ def forgets_a_durable_group() -> AbstractContextManager[Any]:
 
 def keeps_ids_from_added_partitions() -> AbstractContextManager[Any]:
     """A partition that is added does not hear which events the others have."""
-    return mock.patch.object(PartitionLog, "tell_ids", return_value=None)
+    return mock.patch.object(PartitionLog, "announce_ids", return_value=None)
 
 
 def keeps_groups_from_added_partitions() -> AbstractContextManager[Any]:
     """A partition that is added does not hear of the durable groups."""
-    return mock.patch.object(SubscriberGroups, "tell", return_value=None)
+    return mock.patch.object(SubscriberGroups, "announce", return_value=None)
 
 
 def places_records_of_late_gateways_at_once() -> AbstractContextManager[Any]:
@@ -472,7 +472,7 @@ def keeps_deleted_groups() -> AbstractContextManager[Any]:
 
 def tells_no_member_of_a_deleted_group() -> AbstractContextManager[Any]:
     """The members of a group that is deleted wait for ever."""
-    return _without(CallContext, "say", lambda one: "the group is deleted" in getattr(one, "reason", ""))
+    return _without(CallContext, "emit", lambda one: "the group is deleted" in getattr(one, "reason", ""))
 
 
 def counts_the_times_before_a_schedule_was_declared() -> AbstractContextManager[Any]:

@@ -72,7 +72,7 @@ class InboxQueue:
 
     @property
     def asks_what_is_read(self) -> bool:
-        """Whether so much is unread that it is worth a look how far the application has read."""
+        """Whether enough is unread to make a read of the application's progress worth its cost."""
         return self.unread_bytes >= self._limits.unread_bytes // 4 or len(self._unread) >= _MOST_FILES
 
     def read_to(self, number: int) -> None:

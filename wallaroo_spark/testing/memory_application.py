@@ -211,7 +211,7 @@ class MemoryApplication:
             self._timers.pop(key, None)
         else:
             self._timers[key] = result.armed
-        for one in result.said:
+        for one in result.instructions:
             self.said.append((key, one))
             if isinstance(one, i.CarryOut):
                 self._carried.append((one.target, e.CarriedIn(key, one.sequence, one.message)))

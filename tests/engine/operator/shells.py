@@ -118,8 +118,8 @@ class Shell:
         self.entries.write(self.result.changes)
         self.table.records += self.result.fresh
         validate(KeyEntries(self.entries.data))
-        return self.result.said
+        return self.result.instructions
 
     def of(self, kind: type[I]) -> list[I]:
         """The instructions of a kind in the last turn."""
-        return [one for one in self.result.said if isinstance(one, kind)]
+        return [one for one in self.result.instructions if isinstance(one, kind)]

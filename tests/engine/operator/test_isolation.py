@@ -76,7 +76,7 @@ def go_on(shell: Shell, rows: Sequence[InputRow], found: Sequence[FailedRow]) ->
     shell.result = take_turn(ORDERS, shell.now, rows, shell.entries, shell.table, shell.functions, aside=aside)
     shell.entries.write(shell.result.changes)
     shell.table.records += shell.result.fresh
-    return shell.result.said
+    return shell.result.instructions
 
 
 def appended(shell: Shell) -> list[str]:
@@ -149,7 +149,7 @@ def test_a_carried_output_is_answered_without_the_record_that_was_set_aside() ->
     go_on(shell, rows, found)
 
     assert appended(shell) == ["a"]
-    (answer,) = [one for one in shell.result.said if isinstance(one, i.CarryOut)]
+    (answer,) = [one for one in shell.result.instructions if isinstance(one, i.CarryOut)]
     assert answer.message == e.OutputAppended(output, (1,))
 
 

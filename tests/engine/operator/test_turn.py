@@ -200,11 +200,11 @@ def test_a_turn_says_the_same_as_separate_calls_of_the_controller() -> None:
     fresh: list[object] = []
     for event in events:
         apart.turn(event)
-        said += apart.result.said
+        said += apart.result.instructions
         fresh += apart.result.fresh
 
     assert [*together.result.fresh] == fresh
     kinds = (i.InstanceBegan, i.StoreOutput)
     for kind in kinds:
-        strip = [one for one in together.result.said if isinstance(one, kind)]
+        strip = [one for one in together.result.instructions if isinstance(one, kind)]
         assert len(strip) == len([one for one in said if isinstance(one, kind)]), kind

@@ -163,7 +163,7 @@ def _instance(
     candidates = [one for one in _candidates(key, now, stored, rows) if one not in aside.instances.get(key, {})]
 
     def fails(some: int) -> bool:
-        """Whether the turn fails with so many of the candidates, and without the others."""
+        """Whether the turn fails with the first candidates, ``some`` of them, and without the others."""
         given = [FailedRow(key.stream, key.partition, pipeline=name, offset=one) for name, one in candidates[some:]]
         return _error(turn, rows, _with(aside, given)) is not None
 

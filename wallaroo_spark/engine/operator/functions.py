@@ -208,7 +208,7 @@ def import_error(name: str) -> str:
 
 
 def import_problem(name: str) -> str:
-    """As :func:`import_error`, as a sentence with the way out."""
+    """As :func:`import_error`, as a sentence with the remedy."""
     error = import_error(name)
     return error and (
         f"function {name} cannot be imported: {error}; install its package on the driver and the executors, or correct "

@@ -84,7 +84,7 @@ class _Did:
         delayed = (one for _, one in result.head.delayed if isinstance(one, StageDelivery))
         self.retrying = Counter((one.pipeline, one.stage) for one in delayed)
         """Pipeline and stage → deliveries that wait. Those of an instance that has ended wait until their time."""
-        for one in result.said:
+        for one in result.instructions:
             match one:
                 case StoreOutput():
                     self.done[one.delivery.pipeline, one.delivery.stage] += 1

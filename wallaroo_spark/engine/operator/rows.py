@@ -150,7 +150,7 @@ def output_rows(key: PartitionKey, now: int, result: TurnResult) -> Iterator[Out
     carried: list[CarryOut] = []
     outbox: dict[str, list[ForGateway]] = {}
     forgotten: int | None = None
-    for one in result.said:
+    for one in result.instructions:
         if isinstance(one, HistoryStep):
             steps.append(one)
         elif isinstance(one, CarryOut):

@@ -76,7 +76,7 @@ DEFAULT_LIMITS = TurnLimits()
 class TurnResult(NamedTuple):
     """The results of a turn."""
 
-    said: list[Instruction]
+    instructions: list[Instruction]
     """The instructions for the outside, in order: no ReadRecords, RunFunction or ArmTimer."""
     armed: int | None
     """When the key is to be woken; None: not at all."""
@@ -110,7 +110,7 @@ def take_turn(
     given = (aside.event(key, in_order(row), row.event) for row in sorted(rows, key=in_order) if row.event is not None)
     events = [event for event in given if event is not None]
     controller = KeyController(key, now, stored, cache, aside.instances.get(key, {}))
-    said: list[Instruction] = []
+    instructions: list[Instruction] = []
     budget = _Budget(limits)
     while True:
         runs: list[RunFunction] = []
@@ -121,7 +121,7 @@ def take_turn(
             elif isinstance(one, ReadRecords):
                 answers.append(_read(key, one, tables, controller.fresh_from - 1, budget.bytes))
             elif not isinstance(one, ArmTimer):
-                said.append(one)
+                instructions.append(one)
         if runs:
             answers += functions.run(runs, now)
         if not answers:
@@ -131,7 +131,7 @@ def take_turn(
             controller.pause()
         events = answers
     return TurnResult(
-        said,
+        instructions,
         controller.armed,
         controller.fresh_from,
         controller.fresh,

@@ -243,11 +243,11 @@ class _Room:
         self.untouched = True
 
     def has(self, rows: int, bytes: int) -> bool:
-        """Whether so much may be read, too."""
+        """Whether these rows and bytes are within the rest of the limits."""
         return rows <= self._rows and bytes <= self._bytes
 
     def take(self, rows: int, bytes: int) -> None:
-        """So much is read."""
+        """Take rows and bytes from the rest of the limits."""
         self._rows, self._bytes, self.untouched = self._rows - rows, self._bytes - bytes, self.untouched and not rows
 
 

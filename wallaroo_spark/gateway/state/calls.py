@@ -87,7 +87,7 @@ def by_partition(
 
 
 def require_partition(stream: str, partitions: int, partition: int) -> None:
-    """Raise :class:`Refused` for a partition that a stream with so many partitions does not have."""
+    """Raise :class:`Refused` for the number of a partition that is not less than the stream's number of partitions."""
     if partition >= partitions:
         raise invalid(
             f"stream {stream} has {partitions} partitions, from 0, and {partition} is asked for; name one of them"

@@ -227,7 +227,7 @@ class JoinedMember:
 
     @property
     def full(self) -> bool:
-        """Whether so much waits for the client that nothing more is to be read from it."""
+        """Whether the replies that wait for the client have reached their limit, so that it is not read."""
         return len(self._out) >= self._limits.replies
 
     @property
@@ -365,7 +365,7 @@ class JoinedMember:
         self._changed()
 
     def _no_room(self, size: int) -> str:
-        """Why a delivery of a stage cannot wait here, with the way out; empty when it can."""
+        """Why a delivery of a stage cannot wait here, with the remedy; empty when it can."""
         limit = self._limits.waiting_bytes
         if self._waiting and self._waiting_bytes + size > limit:
             return (

@@ -46,7 +46,7 @@ class CallContext:
         self.fresh: list[CloudEvent] = []
         """The records that this call appends."""
 
-    def say(self, instruction: instructions.Instruction) -> None:
+    def emit(self, instruction: instructions.Instruction) -> None:
         """Add an instruction."""
         self.out.append(instruction)
 

@@ -149,7 +149,7 @@ class KeyController:
         due = min(times, default=None)
         if due != self._head.armed:
             self._head.armed = due
-            self.context.say(instructions.ArmTimer(due))
+            self.context.emit(instructions.ArmTimer(due))
 
     def take(self, event: e.Event) -> None:
         """Handle one event."""
@@ -212,13 +212,13 @@ class KeyController:
             elif event.plan.partitions > head.partitions[-1]:
                 head.raised = event.version
                 head.partitions.append(event.plan.partitions)
-                self._groups.tell(range(head.partitions[-2], head.partitions[-1]))
-                self._log.tell_ids()
+                self._groups.announce(range(head.partitions[-2], head.partitions[-1]))
+                self._log.announce_ids()
         self._pipelines.declared(event.version, event.plan.pipelines if event.plan is not None else ())
         if event.plan is None:
             for name in [*head.members]:
                 self._left(name)
-                self.context.say(instructions.EndSubscription(name, "the stream is deleted"))
+                self.context.emit(instructions.EndSubscription(name, "the stream is deleted"))
             for name, group in head.groups.items():
                 if group.open is not None:
                     self._transactions.give_up(values.GroupDelivery(name, group.open.number), "the stream is deleted")
@@ -366,7 +366,7 @@ class KeyController:
         member = self._head.members[name]
         member.overdue.append(number)
         member.open += bool(member.stage)
-        self.context.say(instructions.WithdrawDelivery(name, delivery, reason, True))
+        self.context.emit(instructions.WithdrawDelivery(name, delivery, reason, True))
 
     def _extended(self, event: e.DeliveryExtended) -> None:
         found = self._has(event.member, event.delivery, None)
@@ -403,7 +403,7 @@ class KeyController:
             reason = f"an operator has changed the group: {event.action}"
             self._transactions.give_up(delivery, reason)
             if found.state is DeliveryState.DELIVERED and event.action is e.GroupAction.MOVE:
-                self.context.say(instructions.WithdrawDelivery(found.member, delivery, reason))
+                self.context.emit(instructions.WithdrawDelivery(found.member, delivery, reason))
         self._groups.changed(event)
 
     def _begin(self, event: e.TransactionBegun) -> None:
@@ -494,7 +494,7 @@ class KeyController:
         found = self._find(delivery)
         if found is not None and found.state is DeliveryState.DELIVERED:
             # The member may have the answers to all of its messages, and so no other way to hear it.
-            self.context.say(
+            self.context.emit(
                 instructions.WithdrawDelivery(
                     found.member, delivery, f"its transaction is rolled back: {message.reason}"
                 )

@@ -29,7 +29,7 @@ class SubscriberGroups:
         self._groups = context.head.groups
 
     def problem(self, event: events.GroupJoined) -> str:
-        """Why a member cannot join, with the way out; empty when it can."""
+        """Why a member cannot join, with the remedy; empty when it can."""
         if not self._context.head.declared:
             return f"there is no stream {self._context.key.stream} with a partition {self._context.key.partition}"
         if event.max_records < 1:
@@ -63,7 +63,7 @@ class SubscriberGroups:
             reply.gateway, reply.generation, event.group, limit=event.max_records
         )
 
-    def tell(self, added: range) -> None:
+    def announce(self, added: range) -> None:
         """Partitions are added: each durable group of this one begins at their first records."""
         names = tuple(name for name, group in self._groups.items() if group.durable)
         if names:
@@ -128,7 +128,7 @@ class SubscriberGroups:
             group.alone_until, group.open = group.last, None
         else:
             found.state = next_state(DELIVERY, found.state, DeliveryEvent.GIVEN_UP)
-            self._context.say(ReadRecords(delivery.group, group.first, 1))
+            self._context.emit(ReadRecords(delivery.group, group.first, 1))
 
     def read(self, event: events.RecordsRead) -> None:
         """The record of an event that a group could not process: it goes to the dead-letter stream."""
@@ -160,7 +160,7 @@ class SubscriberGroups:
         ]
 
     def change_problem(self, event: events.GroupChanged) -> str:
-        """Why an operator cannot change a group, with the way out; empty when it can be changed."""
+        """Why an operator cannot change a group, with the remedy; empty when it can be changed."""
         if event.group not in self._groups:
             return f"there is no group {event.group} on {self._context.key}; wallaroo-spark groups list shows them"
         return ""
@@ -178,7 +178,7 @@ class SubscriberGroups:
             case events.GroupAction.DELETE:
                 for member in group.members:
                     del self._context.head.members[member]
-                    self._context.say(EndSubscription(member, "the group is deleted"))
+                    self._context.emit(EndSubscription(member, "the group is deleted"))
                 del self._groups[event.group]
 
     def deliver(self) -> None:
@@ -212,4 +212,4 @@ class SubscriberGroups:
         missed = group.missed + max(0, head.first - group.first)
         timeout = head.retry.timeout
         found.due = context.due_in(timeout)
-        context.say(DeliverRecords(member, GroupDelivery(name, number), group.first, group.last, missed, timeout))
+        context.emit(DeliverRecords(member, GroupDelivery(name, number), group.first, group.last, missed, timeout))

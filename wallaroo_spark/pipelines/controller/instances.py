@@ -43,7 +43,7 @@ class ActiveInstances:
         instance = Instance(pipeline.version, now, root)
         pipeline.users[pipeline.version] = pipeline.users.get(pipeline.version, 0) + 1
         self._entries.instances.put((plan.name, number), instance)
-        self._context.say(instructions.InstanceBegan(plan.name, number, pipeline.version, now, pipeline.birth))
+        self._context.emit(instructions.InstanceBegan(plan.name, number, pipeline.version, now, pipeline.birth))
         if (plan.name, number) in self._context.set_aside:
             self.set_aside()
         else:
@@ -98,7 +98,7 @@ class ActiveInstances:
         progress.open.state = next_state(DELIVERY, progress.open.state, event)
         self._give_back(progress.open)
         progress.output = output
-        self._context.say(instructions.StoreOutput(delivery, output, progress.open.began_at, self._context.now))
+        self._context.emit(instructions.StoreOutput(delivery, output, progress.open.began_at, self._context.now))
         for place, one in enumerate(stream_outputs):
             if one.records:
                 self._context.carry(one.target, events.AppendOutput(values.OutputId(delivery, place), one.records))
@@ -114,7 +114,7 @@ class ActiveInstances:
         plan, found = self.stage(delivery), instance.stages[stage].open
         self._give_back(found)
         found.state = next_state(DELIVERY, found.state, event)
-        self._context.say(instructions.DeliveryFailed(delivery, found.attempts, reason, found.began_at))
+        self._context.emit(instructions.DeliveryFailed(delivery, found.attempts, reason, found.began_at))
         if plan.attempts and found.attempts >= plan.attempts:
             self._fail(delivery, instance, plan, reason)
         elif found.state is DeliveryState.DELAYED:
@@ -170,7 +170,7 @@ class ActiveInstances:
             source, offsets, partitions=() if isinstance(answer, events.OutputRefused) else answer.partitions
         )
         for partition, there in _by_partition(written) or [(source.partition, ())]:
-            self._context.say(
+            self._context.emit(
                 instructions.StorePointer(answer.output, values.PartitionKey(source.stream, partition), there, reason)
             )
         instance = self._entries.instances.edit((name, number))
@@ -199,7 +199,7 @@ class ActiveInstances:
                 self._transactions.give_up(delivery, reason)
                 self._give_back(found)
                 if found.member != values.IN_SPARK:
-                    self._context.say(instructions.WithdrawDelivery(found.member, delivery, reason))
+                    self._context.emit(instructions.WithdrawDelivery(found.member, delivery, reason))
             elif found.state is DeliveryState.WAITING:
                 self._entries.waiting.remove((name, stage, found.place))
         self._entries.instances.remove((name, number))
@@ -208,7 +208,7 @@ class ActiveInstances:
         if not users[instance.version]:
             del users[instance.version]
         now = self._context.now
-        self._context.say(
+        self._context.emit(
             instructions.InstanceEnded(name, number, outcome, instance.began_at, now, reason, pipeline.birth)
         )
 
@@ -249,7 +249,7 @@ class ActiveInstances:
             if members[member].open == members[member].limit:
                 free.remove(member)
             delivery = values.StageDelivery(name, number, stage, serial, pipeline.birth)
-            self._context.say(instructions.DeliverInputs(member, delivery, *inputs(plan, instance), plan.timeout))
+            self._context.emit(instructions.DeliverInputs(member, delivery, *inputs(plan, instance), plan.timeout))
 
     def _go_on(self, pipeline: PipelineProgress, plan: PipelinePlan, number: int, instance: Instance) -> None:
         """Begin the stages that may begin, or end the instance when there is nothing left of it."""
@@ -273,7 +273,7 @@ class ActiveInstances:
             run = instructions.RunFunction(
                 delivery, stage.function, *given, stage.targets, stage.dependencies, required, partition
             )
-            self._context.say(run)
+            self._context.emit(run)
             return
         queue = pipeline.queues.setdefault(stage.name, Queue())
         instance.stages[stage.name].open.place = queue.tail

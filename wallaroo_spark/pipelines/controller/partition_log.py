@@ -42,7 +42,7 @@ class PartitionLog:
         """Whether partitions were added in this batch."""
 
     def problem(self, records: Sequence[CloudEvent]) -> str:
-        """Why records cannot be appended to this partition, with the way out; empty when they can."""
+        """Why records cannot be appended to this partition, with the remedy; empty when they can."""
         return records_problem(records) if self._context.head.declared else self.no_stream()
 
     def no_stream(self) -> str:
@@ -140,7 +140,7 @@ class PartitionLog:
             found = [where for where in places if where is not None]
             context.answer(message.reply_to, (self._written(found),))
 
-    def tell_ids(self) -> None:
+    def announce_ids(self) -> None:
         """Partitions are added: the others hear of the remembered records that are published to them from now on.
 
         They are those that were divided by one of the earlier numbers of partitions, and belong to another now.
@@ -195,7 +195,7 @@ class PartitionLog:
         self._context.entries.seen.clear()
         if head.first <= head.last:
             head.first = head.last + 1
-            self._context.say(ForgetRecords(head.first))
+            self._context.emit(ForgetRecords(head.first))
 
     def forget_delayed(self) -> None:
         """The stream is deleted, and the delayed records with it."""
@@ -235,7 +235,7 @@ class PartitionLog:
 
 
 def records_problem(records: Sequence[CloudEvent]) -> str:
-    """Why records are not valid, with the way out; empty when they are."""
+    """Why records are not valid, with the remedy; empty when they are."""
     if not records:
         return "the batch is empty; publish at least one record"
     for place, record in enumerate(records):

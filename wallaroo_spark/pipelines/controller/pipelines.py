@@ -51,7 +51,7 @@ class PipelineRuns:
                 progress.plans[version], progress.version = begun, version
 
     def problem(self, event: StageJoined) -> str:
-        """Why a member cannot join, with the way out; empty when it can."""
+        """Why a member cannot join, with the remedy; empty when it can."""
         progress = self._pipelines.get(event.pipeline)
         if progress is None:
             return f"there is no pipeline {event.pipeline} on {self._context.key}"
@@ -121,7 +121,7 @@ class PipelineRuns:
                     self.held_up = True
                 elif progress.has_room and not progress.reading:
                     progress.reading = number
-                    self._context.say(instructions.ReadRecords(name, number, min(READ_LIMIT, last - progress.cursor)))
+                    self._context.emit(instructions.ReadRecords(name, number, min(READ_LIMIT, last - progress.cursor)))
                 return
             if matches(progress.plan.triggers, record.type):
                 if not progress.has_room:
@@ -139,7 +139,7 @@ class PipelineRuns:
     def _skip(self, name: str, progress: PipelineProgress, first: int) -> None:
         """Retention has removed the records before ``first``."""
         if progress.cursor + 1 < first:
-            self._context.say(instructions.SkippedRecords(name, progress.cursor + 1, first - 1))
+            self._context.emit(instructions.SkippedRecords(name, progress.cursor + 1, first - 1))
             progress.cursor, progress.reading = first - 1, 0
 
     def _tidy(self, name: str, progress: PipelineProgress) -> None:
@@ -159,4 +159,4 @@ class PipelineRuns:
         for stage in stages:
             for name in self._pipelines[pipeline].queues[stage].members:
                 del members[name]
-                self._context.say(instructions.EndSubscription(name, reason))
+                self._context.emit(instructions.EndSubscription(name, reason))

@@ -54,7 +54,7 @@ def release(plan: PipelinePlan, instance: Instance) -> None:
 
 
 def ack_problem(stage: StagePlan, ack: DeliveryAcked) -> str:
-    """Why an ack is not complete, with the way out; empty when it is."""
+    """Why an ack is not complete, with the remedy; empty when it is."""
     if stage.output_required and ack.output is None:
         return f"stage {stage.name} requires an output, and the ack has none; the delivery is treated as nacked"
     named = {output.target.stream for output in ack.stream_outputs}

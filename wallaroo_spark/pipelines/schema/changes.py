@@ -54,7 +54,7 @@ def compare(before: Schema, after: Schema, keys: Iterator[ObjectKey] | None = No
 
 
 def refusals(before: Schema, after: Schema) -> Iterator[tuple[ObjectKey, str, str]]:
-    """The changes that a living object cannot take: the object, the field, and the reason with the way out."""
+    """The changes that a living object cannot take: the object, the field, and the reason with the remedy."""
     for key, old in before.items():
         new = after.get(key)
         if isinstance(old, StreamDeclaration) and isinstance(new, StreamDeclaration):

@@ -65,7 +65,7 @@ class Payload(NamedTuple):
 
 
 class EventProblem(ValueError):
-    """An event or an output that nobody may write. The text names the value, the limit and the way out."""
+    """An event or an output that nobody may write. The text names the value, the limit and the remedy."""
 
 
 def valid_event(event: CloudEvent, most_bytes: int = EVENT_BYTES, most_attributes: int = MOST_ATTRIBUTES) -> CloudEvent:
@@ -120,7 +120,7 @@ def event_bytes(event: CloudEvent) -> int:
 
 
 def inputs_problem(root: CloudEvent | None, outputs: Iterable[tuple[str, Payload]]) -> str:
-    """Why the inputs of a stage fit into no message, with the way out; empty when they do."""
+    """Why the inputs of a stage fit into no message, with the remedy; empty when they do."""
     sizes = {name: len(one.data) for name, one in outputs}
     size = sum(sizes.values()) + (event_bytes(root) if root is not None else 0)
     if size <= INPUT_BYTES:

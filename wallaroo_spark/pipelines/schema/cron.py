@@ -93,7 +93,7 @@ class Cron(NamedTuple):
 
 
 def parse_cron(text: str) -> Cron:
-    """Read five fields: minute, hour, day, month, weekday. Raises ValueError with the problem and the way out."""
+    """Read five fields: minute, hour, day, month, weekday. Raises ValueError with the problem and the remedy."""
     fields = text.lower().split()
     if len(fields) != len(_FIELDS):
         raise ValueError(
@@ -123,7 +123,7 @@ def _is_any(field: str) -> bool:
 
 
 def cron_problem(text: str) -> str:
-    """Return why a text is no schedule, with the way out; empty for one that is."""
+    """Return why a text is no schedule, with the remedy; empty for one that is."""
     try:
         parse_cron(text)
     except ValueError as error:
@@ -152,7 +152,7 @@ def zone_name_problem(text: str) -> str:
 
 
 def zone_problem(name: str) -> str:
-    """Return why a text is no time zone of this machine, with the way out; empty for one that is."""
+    """Return why a text is no time zone of this machine, with the remedy; empty for one that is."""
     try:
         zone_of(name)
     except ValueError as error:

@@ -37,7 +37,7 @@ def declared_rows(table: type) -> Iterator[Row]:
 
 
 def value_problem(row: Row, value: Any) -> str:
-    """Return why a value is not one of a field, with the way out; empty for a value that is.
+    """Return why a value is not one of a field, with the remedy; empty for a value that is.
 
     The value is of the field's type; a value of another type is a problem too.
     """
@@ -59,13 +59,13 @@ def value_problem(row: Row, value: Any) -> str:
 
 
 def text_problem(kind: Kind, text: str) -> str:
-    """Return why a text is not one of a kind of texts, with the way out; empty for a text that is."""
+    """Return why a text is not one of a kind of texts, with the remedy; empty for a text that is."""
     check = _TEXT_PROBLEMS.get(kind)
     return check(text) if check is not None else ""
 
 
 def function_problem(text: str) -> str:
-    """Return why a text names no function, with the way out; empty for ``module:function``."""
+    """Return why a text names no function, with the remedy; empty for ``module:function``."""
     module, colon, function = text.partition(":")
     if colon and all(part.isidentifier() for part in (*module.split("."), *function.split("."))):
         return ""

@@ -38,7 +38,7 @@ class ObjectKey(NamedTuple):
 
 
 def name_problem(text: str) -> str:
-    """Return why a text is no name, with the way out; empty for a name."""
+    """Return why a text is no name, with the remedy; empty for a name."""
     if _NAME.fullmatch(text):
         return ""
     shown = repr(text if len(text) <= LONGEST_NAME else text[: LONGEST_NAME - 3] + "...")
@@ -65,6 +65,6 @@ def object_key(kind: str, text: str, namespace: str) -> ObjectKey:
 
 
 def object_name_problem(text: str) -> str:
-    """Return why a text names no object, with the way out; empty for a name with or without its namespace."""
+    """Return why a text names no object, with the remedy; empty for a name with or without its namespace."""
     namespace, slash, name = text.rpartition("/")
     return (name_problem(namespace) if slash else "") or name_problem(name)

@@ -29,7 +29,7 @@ def matches(patterns: Iterable[str], event_type: str) -> bool:
 
 
 def pattern_problem(pattern: str) -> str:
-    """Return why a text is no pattern, with the way out; empty for a pattern."""
+    """Return why a text is no pattern, with the remedy; empty for a pattern."""
     if not pattern:
         return "the pattern is empty; leave it out, and every type matches"
     if len(pattern) > LONGEST_PATTERN:

@@ -36,8 +36,8 @@ def gather(found: FoundRanges) -> Iterator[tuple[pa.RecordBatch, bytes]]:
     last = _last_of_each(slices.range)
     done = np.zeros(len(slices), np.bool_)
     done[last] = True
-    untold = set(found.streams)
-    if empty := sorted(untold.difference(slices.range.tolist())):
+    unnamed = set(found.streams)
+    if empty := sorted(unnamed.difference(slices.range.tolist())):
         count = len(empty)
         marks = Marks(
             np.array(empty, np.int64), np.zeros(count, np.uint64), np.ones(count, np.bool_), dict.fromkeys(range(count))
@@ -51,8 +51,8 @@ def gather(found: FoundRanges) -> Iterator[tuple[pa.RecordBatch, bytes]]:
         if found.texts:
             places = zip(*(column[ends].tolist() for column in (part.range, part.serial, part.low)), strict=True)
             others = {at: found.texts[place] for at, place in enumerate(places) if place in found.texts}
-        new = {index: found.streams[index] for index in ranges.tolist() if index in untold}
-        untold.difference_update(new)
+        new = {index: found.streams[index] for index in ranges.tolist() if index in unnamed}
+        unnamed.difference_update(new)
         marks = Marks(ranges, part.last_id[ends], done[begin:end][ends], others)
         yield _stored(found, part), pack(marks, _entries(found, part, ranges), new)
 

@@ -280,11 +280,11 @@ class Arrivals:
         self._buffer.end(stream)
         connection.open.discard(stream.key)
         if stream.empty and self._buffer.reference(stream.key) is not None:
-            self._gates.tell(connection, [stream.key])
+            self._gates.acknowledge_streams(connection, [stream.key])
         self._connections.tidy(stream)
 
     def _settle(self, connection: Connection) -> None:
         """After all frames of a session: send its credits and references, and decide whether its socket is read."""
         self._streams.ask(connection)
-        self._gates.tell(connection, connection.untold & connection.streams)
+        self._gates.acknowledge_streams(connection, connection.unacknowledged & connection.streams)
         self._gates.regulate(connection)

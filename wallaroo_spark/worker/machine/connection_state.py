@@ -58,7 +58,7 @@ class Connection:
     """The NOTIFYs that wait for the registry's answer, by stream id."""
     to_ask: list[int] = field(default_factory=list)
     """The stream ids of those of these NOTIFYs about which the registry was not asked yet."""
-    untold: set[StreamKey] = field(default_factory=set)
+    unacknowledged: set[StreamKey] = field(default_factory=set)
     """The streams that get no ACK until the session has repeated the messages that it sent before."""
     unfinished: int = 0
     """Received bytes of an incomplete frame."""

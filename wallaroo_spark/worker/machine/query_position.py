@@ -76,7 +76,7 @@ class QueryPosition:
             keys.setdefault(stream.owner, []).append(stream.key)
             connections.tidy(stream)
         for connection in self._concerned(keys):
-            self._gates.tell(connection, keys.get(connection.number, ()))
+            self._gates.acknowledge_streams(connection, keys.get(connection.number, ()))
 
     def _concerned(self, owners: Collection[int | None]) -> list[Connection]:
         """The sessions that get a frame after a commit: under pressure all, because a read may need any of them."""

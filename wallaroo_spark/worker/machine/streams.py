@@ -111,7 +111,7 @@ class Streams:
         """Acknowledge the commits between OK and NOTIFY, because no later commit acknowledges them."""
         key = connection.key(notify.stream_id)
         if self._connections.buffer.reference(key) not in (None, notify.ref):
-            self._gates.tell(connection, [key])
+            self._gates.acknowledge_streams(connection, [key])
 
     def _open_claimed(self, connection: Connection, notify: Notify) -> None:
         key = connection.key(notify.stream_id)

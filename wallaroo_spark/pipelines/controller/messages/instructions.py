@@ -207,7 +207,7 @@ class RefuseRequest(NamedTuple):
 
     reply_to: values.ReplyTo
     reason: str
-    """Why, and the way out."""
+    """Why, and the remedy."""
 
 
 class WarnClient(NamedTuple):

@@ -107,7 +107,7 @@ class Gates:
             sessions.counts["credits"] += credits
             sessions.send(connection, connection.protocol.ack(credits, pairs))
 
-    def tell(self, connection: Connection, keys: Iterable[StreamKey]) -> None:
+    def acknowledge_streams(self, connection: Connection, keys: Iterable[StreamKey]) -> None:
         """:meth:`acknowledge` the committed references of these streams of a session, or of none.
 
         A sender may forget what is acknowledged, and with opaque ids only its repetition shows where it begins. So a
@@ -117,9 +117,9 @@ class Gates:
         for key in keys:
             stream, reference = self._buffer.streams.get(key), self._buffer.reference(key)
             if stream is not None and stream.repeating:
-                connection.untold.add(key)
+                connection.unacknowledged.add(key)
             elif reference is not None:
-                connection.untold.discard(key)
+                connection.unacknowledged.discard(key)
                 references.append((key.stream_id, reference))
         self.acknowledge(connection, references)
 
