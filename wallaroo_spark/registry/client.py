@@ -131,24 +131,19 @@ class Leases(Keyspace):
 
     def leases(self) -> dict[int, Lease]:
         """Return the live leases, by slot."""
-        # Two read commands and no script, so that the Redis user of a connector needs no other permission.
-        key, connection = self._key("leases"), self._connection
-        stored, now = connection.call("list the leases", lambda: (connection.client.hvals(key), connection.clock(key)))
-        leases = [self._read("list the leases", Lease.from_json, text) for text in stored if self._is_live(text, now)]
-        return {lease.slot: lease for lease in sorted(leases, key=lambda lease: lease.slot)}
+        return {slot: lease for slot, (lease, live) in self.known_leases().items() if live}
 
     def known_leases(self) -> dict[int, tuple[Lease, bool]]:
         """Return the last lease of each slot with whether it is live, without leases that were released.
 
         A lease that is not live is of a worker that has died, hangs, or does not reach the registry.
         """
-        key, connection = self._key("leases"), self._connection
-        stored, now = connection.call("list the leases", lambda: (connection.client.hvals(key), connection.clock(key)))
-        found = [(self._read("list the leases", Lease.from_json, text), self._is_live(text, now)) for text in stored]
-        return {lease.slot: (lease, live) for lease, live in sorted(found, key=lambda one: one[0].slot) if lease.holder}
-
-    def _is_live(self, text: str, now: int) -> bool:
-        return self._read("list the leases", expires_at, text) > now
+        # Two read commands and no script, so that the Redis user of a connector needs no other permission.
+        action, key, connection = "list the leases", self._key("leases"), self._connection
+        stored, now = connection.call(action, lambda: (connection.client.hvals(key), connection.clock(key)))
+        found = [(self._read(action, Lease.from_json, text), self._read(action, expires_at, text)) for text in stored]
+        held = sorted((one for one in found if one[0].holder), key=lambda one: one[0].slot)
+        return {lease.slot: (lease, expires > now) for lease, expires in held}
 
     def forget_slots_from(self, workers: int) -> None:
         """Delete the assignments and claims of slot ``workers`` and above, and invalidate their leases.

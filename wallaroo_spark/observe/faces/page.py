@@ -137,11 +137,9 @@ def _is_found(search: str, *texts: str) -> bool:
 
 def _connected(instances: Iterable[InstanceStatus]) -> Mapping[int, list[str]]:
     by_slot: dict[int, list[str]] = defaultdict(list)
-    for one in instances:
+    for one in sorted(instances, key=lambda one: one.name):
         if one.state != "gone":
             by_slot[one.slot].append(one.name)
-    for names in by_slot.values():
-        names.sort()
     return by_slot
 
 
