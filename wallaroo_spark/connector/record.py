@@ -1,9 +1,7 @@
-"""A record that a program passes for sending.
-
-Records in groups: the columns of several messages, and iterators of records that can be read group by group.
+"""A record that a program passes for sending, and records in groups, as columns.
 
 Sending a group at once costs a fraction of sending its records one by one (``docs/performance.md``, One Python
-connector).
+connector). So iterators of records are read group by group.
 """
 
 from __future__ import annotations

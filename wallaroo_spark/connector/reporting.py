@@ -1,17 +1,10 @@
-"""What a connector tells its program: deliveries, acknowledgements, its status, and long waits.
+"""What a connector reports to its program: deliveries, acknowledgements, its status, and long waits.
 
-Reports which messages are acknowledged: callbacks of single messages, and iterators of acknowledgements.
-
-An ACK is cumulative. Messages of a stream are acknowledged in the order in which they were sent, so the number of
-acknowledged messages tells which ones they are; that also holds for ids that do not increase.
-
-The thread in which a BlockingConnector calls back, so that a callback may use the connector and may take long.
-
-The live state of a connector as a value, with one sentence on what it waits for and a stable code. Pure.
-
-The codes are those of the one table of codes. Source: ``docs/producers.md#what-a-connector-waits-for``.
-
-Logs long waits: the reason after some seconds, again with growing pauses, and one line when it goes on.
+An ACK is cumulative, and messages of a stream are acknowledged in the order in which they were sent. So the number of
+acknowledged messages says which ones they are, also where ids do not increase. Callbacks of a blocking connector run in
+a thread of their own, so that they may use the connector and may take long. The status is a value with one sentence on
+what the connector waits for, and a code of the one table of codes. Source:
+``docs/producers.md#what-a-connector-waits-for``.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""The meaning of the end of a session: whether and where the connector tries again. Pure: the clock is an argument.
+"""Keeps a session alive: finds a worker, performs the handshake, and reconnects with back-off when a session has ended.
 
-Source: ``docs/protocol.md#when-to-try-again``.
-
-Keeps a session alive: finds a worker, performs the handshake, and reconnects with back-off when the session is lost.
-
-Source: ``docs/protocol.md#when-to-try-again``; ``docs/protocol.md#session-states`` and ``docs/protocol.md#rewinding``.
+What the end of a session means, whether and where the connector tries again, is decided by pure functions. Source:
+``docs/protocol.md#when-to-try-again``, ``docs/protocol.md#session-states`` and ``docs/protocol.md#rewinding``.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
-"""A session with a worker: the connection, the addresses to try, and the task that keeps a session alive.
+"""A connection to a worker with the session on it, and the order in which a connector tries the workers' addresses.
 
-A connection to a worker with the session on it: frames are written together and read one by one.
-
-The order and the times in which a connector tries the workers' addresses. Pure: clock and random numbers are
-arguments.
-
+Frames are written together and read one by one. The order of addresses is pure: clock and random numbers are arguments.
 Source: ``docs/protocol.md#when-to-try-again``.
 """
 

@@ -1,12 +1,10 @@
-"""The certificates of a worker's inner port and its callers, made from the fleet's token, and its local socket.
+"""The calls of the driver and of the reading tasks to a worker, with the certificates by which both ends are known.
 
 Arrow's server receives a whole message, of any length, before our code can check whether the sender has the token. TLS
 checks it earlier: both ends present a certificate that is signed with a key derived from the token, so a caller without
 the token fails in the handshake and cannot send a message. Nobody has to distribute anything but the token. Within one
 machine, a socket in a folder that only the workers' user can open has the same effect, and takes half the CPU time of
-TCP. Source: ``docs/decisions/flight.md``.
-
-The calls of the driver and of the reading tasks to a worker. Source: ``docs/architecture.md#the-picture``.
+TCP. Source: ``docs/decisions/flight.md`` and ``docs/architecture.md#the-picture``.
 """
 
 from __future__ import annotations

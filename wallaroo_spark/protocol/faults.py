@@ -1,12 +1,8 @@
-"""The ways in which a peer can violate the protocol, by the names that logs and metrics use.
-
-Source: ``docs/protocol.md#framing``, ``docs/protocol.md#frame-bodies``, ``docs/protocol.md#session-states`` and
-``docs/protocol.md#stream-states``.
-
-ERROR reasons with a meaning for the connector.
+"""The ways in which a peer can violate the protocol, and the reasons of ERROR that have a meaning for the connector.
 
 The drafts have no frame that redirects a connector to another worker, so the worker uses the reason of an ERROR. The
-SDK acts on these reasons; other connectors show them to their operators. Source: ``docs/protocol.md#session-states``.
+SDK acts on these reasons; other connectors show them to their operators. Source: ``docs/protocol.md#framing``,
+``docs/protocol.md#frame-bodies``, ``docs/protocol.md#session-states`` and ``docs/protocol.md#stream-states``.
 """
 
 from __future__ import annotations

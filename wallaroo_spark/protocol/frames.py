@@ -1,10 +1,7 @@
-"""Frames as values, independent of their encoding in a revision.
+"""Frames as values, independent of their encoding in a revision, and readers and writers of the primitive types.
 
-Integers are unsigned 64-bit unless stated otherwise. Source: ``docs/protocol.md#frame-bodies``.
-
-Readers and writers of the primitive types: integers of either byte order and ``short_bytes``.
-
-Source: ``docs/protocol.md#framing``.
+Integers are unsigned 64-bit unless stated otherwise. Source: ``docs/protocol.md#framing`` and
+``docs/protocol.md#frame-bodies``.
 """
 
 from __future__ import annotations

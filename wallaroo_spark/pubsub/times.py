@@ -1,13 +1,8 @@
-"""Logical times of a topic: their partial order, and their encoding in messages.
+"""Logical times of a topic: their partial order, their encoding in messages, their frontiers, and what has such a time.
 
 A time is an integer, a tuple of times (compared component by component: product order) or None, the unit time, which is
-equal only to itself. All times of one topic have the same shape. Source: ``docs/pubsub.md#times``.
-
-Lower and upper frontiers of a topic, as antichains: sets of times in which no time is before another.
-
-Source: ``docs/pubsub.md#times``.
-
-The items that a subscription delivers to an application.
+equal only to itself. All times of one topic have the same shape. Frontiers are antichains: sets of times in which no
+time is before another. A subscription delivers rows and frontiers. Source: ``docs/pubsub.md#times``.
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@
 
 The tasks of a batch write files, then the driver writes the manifest, both before the batch's commit. A reader acts on
 them after the commit. A batch that runs again replaces its manifest, so files of an earlier try belong to no batch.
-
-The names in a folder beside a checkpoint, for a process that looks again and again.
+A process that looks at a folder again and again lists its names only when they may have changed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Checks in advance that Spark's tasks can read and write the files beside a checkpoint.
-
-Writes record batches of one schema to a binary stream, in Arrow's IPC formats.
-"""
+"""Checks in advance that Spark's tasks can use the files beside a checkpoint; writes record batches to files."""
 
 from __future__ import annotations
 

@@ -1,12 +1,7 @@
-"""Whether a lock on a local path excludes other machines too, by the table of mounts. Linux only.
+"""Resolves locations (paths and URIs) as Spark does, and opens their file systems.
 
-HDFS without Java: the package hdfs-native as a file system of ``pyarrow.fs``, if it is installed.
-
-Source: ``docs/decisions/checkpoint-through-hadoop.md``.
-
-Resolves locations (paths and URIs) as Spark does, and opens their file systems.
-
-Source: ``docs/decisions/checkpoint-through-hadoop.md``.
+HDFS is read without Java where the package hdfs-native is installed. Linux's table of mounts says whether a lock on a
+local path excludes other machines too. Source: ``docs/decisions/checkpoint-through-hadoop.md``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Connection errors as sentences with the peer, the cause and the way out.
-
-Detects a TCP peer whose host no longer acknowledges sent bytes.
+"""Connection errors as sentences with the peer, the cause and the remedy, and the detection of a lost host.
 
 Keepalive probes are sent only while no bytes are in flight. While some are, TCP retransmits them for a quarter of an
 hour. Linux's ``TCP_USER_TIMEOUT`` ends that sooner, but it also ends a connection whose peer acknowledges and does not

@@ -1,11 +1,8 @@
-"""The messages of ``send_many`` in batches that are read from the caller's iterables column by column.
+"""Messages that are sent together, and the queue in which senders wait for their turns.
 
-The messages that ``send`` has appended and not recorded yet, as one run of frames that is still open.
-
-Recording a message alone costs a run, a check of the session's state and an entry in the resend buffer. While there is
-room, each later message only appends its frame to the open run, and all of them are recorded together.
-
-Waiting on one event loop: a broadcast that wakes all waiters, and a queue that serves them one by one.
+``send_many`` reads the caller's iterables in batches, column by column. ``send`` appends the frame of a message to an
+open run while there is room, and the messages of the run are recorded together: recording each message alone would cost
+a run, a check of the session's state and an entry in the resend buffer.
 """
 
 from __future__ import annotations

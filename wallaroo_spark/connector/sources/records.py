@@ -1,11 +1,7 @@
-"""An iterable as a source of records.
-
-The protocol of a source for :meth:`Connector.feed`.
+"""The protocol of a source for :meth:`Connector.feed`, an iterable as a source, and standard input as a source.
 
 A source returns records, each with a point of reference, and returns them again from any reference if it is replayable.
-Source: ``docs/protocol.md#points-of-reference``.
-
-Standard input as a source of lines that cannot be read again.
+The lines of standard input cannot be read again. Source: ``docs/protocol.md#points-of-reference``.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
-"""The streams of one session and their states, driven by the revision's table.
+"""The streams of one session and their states, driven by the revision's table, and its credit window.
 
-Source: ``docs/protocol.md#stream-states``; ``docs/protocol.md#rewinding``.
-
-The credit window of one session.
-
-Source: ``docs/protocol.md#credits``.
+Source: ``docs/protocol.md#stream-states``, ``docs/protocol.md#rewinding`` and ``docs/protocol.md#credits``.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""The messages between a worker and a connector sink on stream 0, which are the payloads of its MESSAGEs.
+"""The messages between a worker and a connector sink, and the states of their session, as tables.
 
-Integers are big-endian, as in all of v3. Source: ``docs/protocol.md#sinks``.
-
-The states of a session between a worker and a connector sink, as tables; a missing key is a protocol error.
-
-Source: ``docs/protocol.md#sinks``.
+The messages are the payloads of MESSAGEs on stream 0. Integers are big-endian, as in all of v3. A missing key of a
+table of states is a protocol error. Source: ``docs/protocol.md#sinks``.
 """
 
 from __future__ import annotations

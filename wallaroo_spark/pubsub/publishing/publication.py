@@ -1,14 +1,10 @@
-"""The state of one publisher: the next message for each subscriber. Pure: without files, sockets or clocks.
+"""The state of one publisher: the next message for each subscriber, and the files that its subscribers read together.
 
-The shell reports committed batches and new subscribers, and takes the next message for each subscriber. The machine
-keeps only the position of a subscriber; the rows are in files and are read when they are sent. Source:
-``docs/pubsub.md#where-it-comes-from``.
-
-Files that are read once for all subscribers that need them at about the same time.
-
-A commit wakes every subscriber at once, and all of them need the messages of the same files. They share one pass over a
-file, which keeps the newest of its messages in memory. A subscriber that falls behind these messages starts a pass of
-its own.
+The state is pure: without files, sockets or clocks. The shell reports committed batches and new subscribers, and takes
+the next message for each subscriber. The machine keeps only the position of a subscriber; the rows are in files and are
+read when they are sent. A commit wakes every subscriber at once, and all of them need the messages of the same files.
+They share one pass over a file, which keeps the newest of its messages in memory. A subscriber that falls behind these
+messages starts a pass of its own. Source: ``docs/pubsub.md#where-it-comes-from``.
 """
 
 from __future__ import annotations
@@ -28,7 +24,10 @@ SubscriberKey = Hashable
 """Key of a subscriber's connection, chosen by the shell."""
 
 RETAIN = 64
-"""Default number of batches that are retained; see :mod:`.topic_log`."""
+"""Default number of batches that are retained for subscribers that reconnect.
+
+A choice: about a minute of batches of one second. It bounds disk space.
+"""
 MAX_SUBSCRIBER_BYTES = 64 << 20
 """Default limit of the bytes that may wait for one subscriber, in more than one batch.
 

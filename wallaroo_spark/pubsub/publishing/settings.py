@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from wallaroo_spark.pubsub.publishing.publication import MAX_SUBSCRIBER_BYTES, MAX_SUBSCRIBERS
-from wallaroo_spark.pubsub.publishing.topic_log import RETAIN
+from wallaroo_spark.pubsub.publishing.publication import MAX_SUBSCRIBER_BYTES, MAX_SUBSCRIBERS, RETAIN
 from wallaroo_spark.pubsub.topic_catalog import LEASE_SECONDS, checked_name
 from wallaroo_spark.runtime.listening import ListenRows, check_listening
 from wallaroo_spark.settings import Kind, check_all, row, setting

@@ -1,8 +1,7 @@
-"""One Spark job writes the rows of a batch to the topic's files. No subscriber sees them before the commit.
+"""One Spark job writes the rows of a batch to the topic's files, and a publisher's tenancy of its partition.
 
-A publisher's tenancy of its partition: the lease, the progress it reports, and whether the topic has ended.
-
-Source: ``docs/architecture.md#rules``, rule 5.
+No subscriber sees the rows before the commit. The tenancy has the lease, the progress that the publisher reports, and
+whether the topic has ended. Source: ``docs/architecture.md#rules``, rule 5.
 """
 
 from __future__ import annotations

@@ -24,17 +24,12 @@ import pyarrow.compute as pc
 
 from wallaroo_spark.errors import PubSubError
 from wallaroo_spark.pubsub.messages import MAX_MESSAGE_BYTES
-from wallaroo_spark.pubsub.times import Time, pack, parse
+from wallaroo_spark.pubsub.times import Time, parse
 from wallaroo_spark.sidecar.batch_log import BatchLog
 from wallaroo_spark.sidecar.task_access import write_arrow
 from wallaroo_spark.storage.locations import Location
 
 FOLDER = "topics"
-RETAIN = 64
-"""Default number of batches that are retained for subscribers that reconnect.
-
-A choice: about a minute of batches of one second. It bounds disk space.
-"""
 MESSAGE_BYTES = 4 << 20
 """Approximate size of a message in bytes; larger Arrow batches are cut into several messages.
 
@@ -61,19 +56,17 @@ class StagedFile:
     """Time and number of rows of each Arrow batch in the file, in order."""
 
     def to_json(self) -> str:
-        """Encode as text: a task returns it to the driver, and the manifest contains it."""
-        return json.dumps(self._values())
+        """Encode as text: a task returns it to the driver."""
+        return json.dumps(vars(self))
 
     @classmethod
     def from_json(cls, text: str) -> StagedFile:
         """Decode the text of :meth:`to_json`."""
-        return cls._read(json.loads(text))
-
-    def _values(self) -> dict[str, Any]:
-        return {**vars(self), "parts": [[pack(time), rows] for time, rows in self.parts]}
+        return cls.of(json.loads(text))
 
     @classmethod
-    def _read(cls, values: dict[str, Any]) -> StagedFile:
+    def of(cls, values: dict[str, Any]) -> StagedFile:
+        """The file of these values in JSON. Raises as :meth:`TopicManifest.from_json`."""
         parts = tuple((parse(time, "a manifest"), int(rows)) for time, rows in values["parts"])
         return cls(int(values["partition"]), str(values["name"]), int(values["rows"]), int(values["bytes"]), parts)
 
@@ -97,7 +90,7 @@ class TopicManifest:
 
     def to_json(self) -> bytes:
         """Encode as the manifest file."""
-        values = {"version": VERSION, "batch": self.batch, "files": [file._values() for file in self.files]}
+        values = {"version": VERSION, "batch": self.batch, "files": [vars(file) for file in self.files]}
         return json.dumps(values).encode()
 
     @classmethod
@@ -106,7 +99,7 @@ class TopicManifest:
         values = json.loads(data)
         if values["version"] != VERSION:
             raise ValueError(f"version {values['version']!r} is not known")
-        return cls(int(values["batch"]), tuple(StagedFile._read(file) for file in values["files"]))
+        return cls(int(values["batch"]), tuple(StagedFile.of(file) for file in values["files"]))
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,8 @@
-"""A durable log: when :meth:`Journal.append` returns, the record is on the disk; after an error it is not.
+"""The log of a sink server, and the transactions of its workers, which are built from the records of the log.
 
-The transactions of a sink server's workers, built from the records of its log.
-
-Pure: no file, socket or clock. The states are ``TRANSACTION`` in ``wallaroo_spark/sinks/two_phase/states.py``.
-Source: ``docs/protocol.md#sinks``.
+When :meth:`Journal.append` returns, the record is on the disk; after an error it is not. The transactions are pure: no
+file, socket or clock. Their states are ``TRANSACTION`` in ``wallaroo_spark/sinks/two_phase/states.py``. Source:
+``docs/protocol.md#sinks``.
 """
 
 from __future__ import annotations

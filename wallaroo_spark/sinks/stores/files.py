@@ -1,13 +1,11 @@
-"""The formats of files. Each is a function that writes record batches of one schema to a file.
-
-The sink ``files``: a batch is a folder, which is written in a staging folder and made visible by one rename.
+"""The sink ``files``: a batch is a folder, which is written in a staging folder and made visible by one rename.
 
     <path>/.staging/<name>/…                              prepared rows
     <path>/batch=000000017/part-00000.parquet             committed rows, visible to readers
     <path>/batch=000000017/_wallaroo.json                 the sink that wrote the batch; readers ignore such names
 
 The sink needs a rename that moves a whole folder atomically. Local file systems and HDFS have one. Object stores copy
-each file, so they are refused.
+each file, so they are refused. Each format of files is a function that writes record batches of one schema.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
-"""The driver's transactional producer, and the mark: a record with the number of the last committed batch.
-
-The mark is the last record in the sink's own compacted topic. It is written in the same transaction as its batch, and
-read when a session starts, after ``init_transactions``. From then on no other producer can commit a transaction under
-this name. So the mark that is read is final, and only this session writes newer marks.
-
-The sink ``kafka``: each batch is produced to a topic in one transaction.
+"""The sink ``kafka``: each batch is produced to a topic in one transaction, together with a mark of its number.
 
 A Kafka transaction ends with its producer, so the driver could not commit a transaction of a task that has ended.
 Therefore tasks stage their rows beside the checkpoint, and commit produces all rows of the batch, and a mark with its
 number, in one transaction of the driver. Consumers with ``isolation.level=read_committed`` see whole batches only.
+
+The mark is the last record in the sink's own compacted topic. It is read when a session starts, after
+``init_transactions``. From then on no other producer can commit a transaction under this name. So the mark that is read
+is final, and only this session writes newer marks.
 """
 
 from __future__ import annotations

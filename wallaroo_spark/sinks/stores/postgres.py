@@ -1,9 +1,8 @@
-"""Record batches as CSV for PostgreSQL's COPY, and the check that a table takes their columns.
-
-The sink ``postgres``: with PostgreSQL's two-phase commit, or with staging tables that one transaction moves.
+"""The sink ``postgres``: with PostgreSQL's two-phase commit, or with staging tables that one transaction moves.
 
 Each transaction of the sink inserts a row into the table ``wallaroo_commits``, in the same PostgreSQL transaction that
 makes its rows visible. So a repeated commit finds that row, and can be distinguished from one that was rolled back.
+Rows are copied as CSV, after a check that the table takes their columns.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 The rows of a partition are an Arrow stream in a file, which is complete and on the disk before the transaction counts
 as prepared. Commit reads only the files of the transactions in the decision, so the file of a failed task does no harm.
-
-Converts Arrow columns to bytes, for stores without types.
+For stores without types, columns are converted to bytes.
 """
 
 from __future__ import annotations
