@@ -42,7 +42,6 @@ def test_the_public_names_are_these() -> None:
         "FeedResult",
         "Framed",
         "Lines",
-        "Progress",
         "Record",
         "Records",
         "RotatedFramed",
