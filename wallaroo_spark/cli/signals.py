@@ -8,14 +8,14 @@ import importlib
 import logging
 import signal
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, TypeVar
 
 import click
 
-from wallaroo_spark.cli.common import TERMINATED
+from wallaroo_spark.cli.common import INTERRUPTED, TERMINATED
 
 T = TypeVar("T")
 
@@ -38,6 +38,25 @@ def run_until_sigterm(work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run(cancellable())
     except asyncio.CancelledError:
         raise click.exceptions.Exit(TERMINATED) from None
+
+
+@contextlib.contextmanager
+def on_signals(note: Callable[[int], object]) -> Iterator[None]:
+    """Within the block SIGINT and SIGTERM call ``note`` with their number; in the main thread alone."""
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before[number] = signal.signal(number, lambda received, _: note(received))
+    try:
+        yield
+    finally:
+        for known, handler in before.items():
+            signal.signal(known, handler)
+
+
+def status_of(number: int | None) -> int:
+    """The exit status after a signal."""
+    return INTERRUPTED if number == signal.SIGINT else TERMINATED
 
 
 @dataclass

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import click
 
 from wallaroo_spark.cli.common import INTERRUPTED, debugging
+from wallaroo_spark.cli.signals import on_signals
 from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.errors import one_line
 
@@ -100,20 +101,9 @@ async def _serve(
             json.dumps({"listening": address, "to": to}) if as_json else f"Listening on {address}, writing to {to}"
         )
         sys.stdout.flush()
-        number = await _signal()
+        received: asyncio.Queue[int] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+        with on_signals(lambda number: loop.call_soon_threadsafe(received.put_nowait, number)):
+            number = await received.get()
         await listener.close(CLOSE_SECONDS)
     return number
-
-
-async def _signal() -> int:
-    """Wait for the first SIGINT or SIGTERM; return its number."""
-    loop = asyncio.get_running_loop()
-    received: asyncio.Future[int] = loop.create_future()
-
-    def note(number: int) -> None:
-        if not received.done():
-            received.set_result(number)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, note, number)
-    return await received

@@ -10,7 +10,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self
@@ -167,14 +167,11 @@ class FakeApplication:
                 case i.StoreOutput(delivery=of) if of.pipeline == pipeline:
                     one, output = found[key.partition, of.instance], said.output
                     value = None if output is None else decode_value(output.data, output.content_type)
-                    found[key.partition, of.instance] = PipelineInstance(
-                        one.partition, one.instance, None, "", {**one.outputs, of.stage: value}
-                    )
+                    found[key.partition, of.instance] = replace(one, outputs={**one.outputs, of.stage: value})
                 case i.InstanceEnded(pipeline=name) if name == pipeline:
                     one = found[key.partition, said.instance]
-                    found[key.partition, said.instance] = PipelineInstance(
-                        one.partition, one.instance, str(said.outcome), said.reason, one.outputs
-                    )
+                    ended = replace(one, outcome=str(said.outcome), reason=said.reason)
+                    found[key.partition, said.instance] = ended
         return [found[place] for place in sorted(found)]
 
     def await_ended(self, pipeline: str, count: int = 1, seconds: float = WAIT_SECONDS) -> list[PipelineInstance]:

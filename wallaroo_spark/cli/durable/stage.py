@@ -7,14 +7,13 @@ import contextlib
 import os
 import signal
 import sys
-import threading
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from wallaroo_spark.cli.common import INTERRUPTED, TERMINATED
 from wallaroo_spark.cli.durable.connecting import GatewayOptions, event_as_json, shown_data
+from wallaroo_spark.cli.signals import on_signals, status_of
 from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.json_text import dump_json, json_line, load_json
 
@@ -192,20 +191,19 @@ async def _until_signal(settings: dict[str, Any], work: Callable[[AsyncClient], 
     from wallaroo_spark.client import AsyncClient
 
     seen: list[int] = []
+    loop = asyncio.get_running_loop()
     async with AsyncClient(**settings) as client:
 
-        def note(number: signal.Signals) -> None:
+        def note(number: int) -> None:
             if not seen:
-                click.echo(f"{number.name}: finishing.", err=True)
+                click.echo(f"{signal.Signals(number).name}: finishing.", err=True)
             seen.append(number)
-            client.stop()
+            loop.call_soon_threadsafe(client.stop)
 
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                asyncio.get_running_loop().add_signal_handler(number, note, number)
-        await work(client)
+        with on_signals(note):
+            await work(client)
     if seen:
-        raise click.exceptions.Exit(INTERRUPTED if seen[0] == signal.SIGINT else TERMINATED)
+        raise click.exceptions.Exit(status_of(seen[0]))
 
 
 @verb()

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import click
 
-from wallaroo_spark.cli.common import INTERRUPTED, TERMINATED
 from wallaroo_spark.cli.send.inputs import (
     STDIN,
     TOPIC,
@@ -22,6 +20,7 @@ from wallaroo_spark.cli.send.inputs import (
     open_input,
 )
 from wallaroo_spark.cli.send.options import SendOptions
+from wallaroo_spark.cli.signals import on_signals, status_of
 from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.errors import WallarooError
 
@@ -82,13 +81,13 @@ def send(
         revision=given.revision,
         **given.settings(),
     )
-    with make_view(inputs, every, as_json) as view, Interrupts() as interrupts:
+    interrupts = Interrupts()
+    with make_view(inputs, every, as_json) as view, on_signals(interrupts.note):
         new = NewFiles(patterns, files, given) if given.follow and patterns else None
         try:
             asyncio.run(_send(connector, inputs, view, drain_timeout, interrupts, new))
         except asyncio.CancelledError:
-            status = INTERRUPTED if interrupts.received == signal.SIGINT else TERMINATED
-            raise click.exceptions.Exit(status) from None
+            raise click.exceptions.Exit(status_of(interrupts.received)) from None
 
 
 def _check(names: Sequence[str], files: Sequence[str], given: SendOptions) -> None:

@@ -11,20 +11,17 @@ import asyncio
 import hashlib
 import json
 import os
-import signal
 import sys
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from glob import glob, has_magic
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from wallaroo_spark.cli.common import INTERRUPTED, TERMINATED
 from wallaroo_spark.cli.send.options import SendOptions
+from wallaroo_spark.cli.signals import status_of
 from wallaroo_spark.connector.settings import ConnectorSettings
 from wallaroo_spark.connector.sources.rotated import is_rotated
 from wallaroo_spark.protocol import HEAD_BYTES
@@ -151,23 +148,13 @@ class Interrupts:
         """The number of the first signal; None before."""
         self.task: asyncio.Task[None] | None = None
         """The task that the first signal cancels."""
-        self._before: dict[int, Any] = {}
 
-    def __enter__(self) -> Interrupts:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _note(self, number: int, _: FrameType | None) -> None:
+    def note(self, number: int) -> None:
+        """A signal has come."""
         if self.received is not None:
             # Nothing here outlives the process: acknowledgements are the receiver's, and positions are durable.
             os.write(2, b"Ended at once.\n")
-            os._exit(INTERRUPTED if number == signal.SIGINT else TERMINATED)
+            os._exit(status_of(number))
         self.received = number
         if self.task is None:
             raise KeyboardInterrupt

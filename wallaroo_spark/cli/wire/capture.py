@@ -7,15 +7,14 @@ import json
 import logging
 import queue
 import signal
-import threading
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import click
 
 from wallaroo_spark.cli.common import INTERRUPTED, listen_address
+from wallaroo_spark.cli.signals import on_signals
 from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.errors import WallarooError, one_line
 from wallaroo_spark.texts import count, size
@@ -153,20 +152,14 @@ def capture(
 
 def _wait(events: queue.SimpleQueue[int | WallarooError]) -> int | WallarooError:
     """Wait for SIGINT, SIGTERM or a failure that ends the capture."""
-
-    def note(number: int, _: FrameType | None) -> None:
-        events.put(number)
-
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, note)
-    while True:
-        event = events.get()
-        if isinstance(event, WallarooError) and event.fields.get("reason") == "tls":
-            # Only this connection is refused; others may be recorded.
-            log.error("%s", event.message)
-            continue
-        return event
+    with on_signals(events.put):
+        while True:
+            event = events.get()
+            if isinstance(event, WallarooError) and event.fields.get("reason") == "tls":
+                # Only this connection is refused; others may be recorded.
+                log.error("%s", event.message)
+                continue
+            return event
 
 
 def _say_total(proxy: Proxy, recorder: Recorder | None, as_json: bool) -> None:
