@@ -30,12 +30,16 @@ from wallaroo_spark.inner.calls import PlanQuestion
 from wallaroo_spark.inner.client import Trust, WorkerClient
 from wallaroo_spark.options import Options
 from wallaroo_spark.protocol import DRAFT_BE, FrameBuffer, Message, MessageRun, encode_single
-from wallaroo_spark.references import PlannedRange, Reference, References, flatten, merge, ranges
+from wallaroo_spark.references import PlannedRange, Reference, flatten, merge, nest, ranges
 from wallaroo_spark.registry import Assignment, Lease
 from wallaroo_spark.transport import parse_address
 from wallaroo_spark.wiretap.proxy import Proxy
 from wallaroo_spark.worker.run import WorkerThread
 from wallaroo_spark.worker.service import WorkerSetup
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 
 class OneSlot:
@@ -65,11 +69,7 @@ class OneSlot:
         """The slot's lease, for the newest submission. Raises :class:`LeaseLostError` for an older one."""
         self._answer()
         with self._changed:
-            held = self._lease
-            if held is not None and held.submission > submission:
-                raise LeaseLostError(
-                    f"slot {slot} is held by submission {held.submission}, which is newer", code="lease-lost"
-                )
+            held = self._held(slot, submission)
             if held is None or held.submission != submission:
                 self._generation += 1
             self._lease = Lease(slot, submission, self._generation, holder, connect, flight)
@@ -79,11 +79,7 @@ class OneSlot:
     def renew(self, lease: Any, *, instances: Any = (), claims: Any = ()) -> None:
         """Renew the lease. Raises :class:`LeaseLostError` when a newer submission has it."""
         self._answer()
-        held = self._lease
-        if held is not None and held.submission > lease.submission:
-            raise LeaseLostError(
-                f"slot {lease.slot} is held by submission {held.submission}, which is newer", code="lease-lost"
-            )
+        self._held(lease.slot, lease.submission)
 
     def release(self, lease: Any) -> None:
         """Release the lease, unless a newer one exists."""
@@ -114,6 +110,15 @@ class OneSlot:
     def unclaim(self, lease: Any, streams: Any) -> None:
         """Release claims of stream ids; does nothing here."""
         self._answer()
+
+    def _held(self, slot: int, submission: int) -> Lease | None:
+        """The lease, if there is one. Raises :class:`LeaseLostError` when a newer submission has it."""
+        held = self._lease
+        if held is not None and held.submission > submission:
+            raise LeaseLostError(
+                f"slot {slot} is held by submission {held.submission}, which is newer", code="lease-lost"
+            )
+        return held
 
     def _answer(self) -> None:
         if self.away:
@@ -224,12 +229,9 @@ class FakeWorker:
         """Commit the batch of the last :meth:`read`, or read one first; connectors receive ACKs. Returns its rows."""
         with self._query:
             table = self.read(at_least, seconds)
-            reached: dict[str, dict[str, Reference]] = {}
-            for planned in self._planned:
-                scope, stream, end = planned.key.scope, str(planned.key.stream_id), planned.end
-                reached.setdefault(scope, {})[stream] = end
+            reached = nest({planned.key: planned.end for planned in self._planned})
             self._asked().committed(self._epoch, len(self._batches), reached)
-            self._offsets.append(_updated(self._offsets[-1], reached))
+            self._offsets.append(merge(self._offsets[-1], reached))
             self._batches.append(table)
             self._planned = []
             return table
@@ -370,14 +372,6 @@ class FakeWorker:
             )
         return pa.Table.from_batches(batches, schema=ROW_SCHEMA)
 
-
-def _updated(before: References, reached: References) -> dict[str, dict[str, Reference]]:
-    return {scope: {**before.get(scope, {}), **reached.get(scope, {})} for scope in {*before, *reached}}
-
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 LONGEST_FRAME = 1 << 30
 """Limit in bytes of a frame. Larger than any test needs, because a test has no untrusted peer."""
