@@ -97,11 +97,7 @@ def up(
             stack.callback(shutil.rmtree, home, ignore_errors=True)
         if recorder is not None:
             stack.callback(recorder.close)
-        try:
-            _run(home, listen, settings, view, _Watcher(view, recorder), signals)
-        except KeyboardInterrupt:
-            if signals.received != signal.SIGTERM:
-                raise
+        _run(home, listen, settings, view, _Watcher(view, recorder), signals)
     view.say(f"Stopped; {count(view.rows, 'row')} committed.")
     if signals.received == signal.SIGINT:
         raise click.exceptions.Exit(INTERRUPTED)

@@ -61,14 +61,15 @@ def status_of(number: int | None) -> int:
 
 @dataclass
 class Signals:
-    """Records SIGINT and SIGTERM. It is a context manager, which restores the old handlers on exit.
+    """Records SIGINT and SIGTERM. It is a context manager, which restores the old handlers on exit, and which SIGTERM
+    ends without an error.
 
     While :attr:`gentle` is False (while Spark starts), a signal raises :class:`KeyboardInterrupt` at once. Afterwards
     it is only recorded, so that it interrupts no call to Spark. A second signal raises in any case.
     """
 
-    received: int | None = None
-    """The number of the last signal; None before the first."""
+    received: signal.Signals | None = None
+    """The last signal; None before the first."""
     gentle: bool = False
     """Whether the first signal is only recorded."""
     _before: dict[int, Any] = field(default_factory=dict)
@@ -79,10 +80,11 @@ class Signals:
         logging.getLogger().addFilter(_not_a_cut_call)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
         logging.getLogger().removeFilter(_not_a_cut_call)
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        return kind is KeyboardInterrupt and self.received == signal.SIGTERM
 
     def install(self) -> None:
         """Install the handlers. To be called again when Spark has started, because Spark replaces that of SIGINT."""
@@ -93,7 +95,7 @@ class Signals:
 
     def _note(self, number: int, _: FrameType | None) -> None:
         again = self.received is not None
-        self.received = number
+        self.received = signal.Signals(number)
         if again or not self.gentle:
             raise KeyboardInterrupt
 

@@ -47,16 +47,12 @@ def receive(
         config = dataclasses.replace(config, given={"logLevel": "info", **config.given})
     with Signals() as signals:
         view.starting(config)
-        try:
-            with standard_error_to(spark_log):
-                session, ours = open_session(config, quiet=not spark_log)
-            signals.install()
-            with ended_with(session, ours), java_waits(session, signals):
-                _run(config, session, view, signals, show_registry)
-        except KeyboardInterrupt:
-            if signals.received != signal.SIGTERM:
-                raise
-    return None if signals.received is None else signal.Signals(signals.received)
+        with standard_error_to(spark_log):
+            session, ours = open_session(config, quiet=not spark_log)
+        signals.install()
+        with ended_with(session, ours), java_waits(session, signals):
+            _run(config, session, view, signals, show_registry)
+    return signals.received
 
 
 def open_session(config: ReceiveConfig, *, quiet: bool = True) -> tuple[Any, bool]:
@@ -117,7 +113,7 @@ def _run(config: ReceiveConfig, session: Any, view: PlainView, signals: Signals,
             view.listening(config, addresses, registry, receiver.page_address, ui_address(session))
             _watch(receiver, query, tally, view, signals)
             if signals.received is not None:
-                view.stopping(signal.Signals(signals.received).name)
+                view.stopping(signals.received.name)
                 with contextlib.suppress(Exception):
                     query.stop()
             tally.wait(LAST_PROGRESS_SECONDS)

@@ -109,28 +109,24 @@ def run_application(
         if files:
             view.line(f"Schema: {apply_files(SchemaStore(folder), files, time.time()).note}.")
         view.line("Starting Spark …")
-        try:
-            given = {name: value for one in receivers for name, value in one.spark.items()} | dict(spark_settings)
-            slots = settings["gateways"] + 2 + sum(one.options.workers + 1 for one in receivers)
-            session, ours = session_for("wallaroo application", given, slots)
-            signals.install()
-            view.line("Starting the gateways and the query …")
-            with (
-                ended_with(session, ours),
-                java_waits(session, signals),
-                Application(session, folder, **settings) as application,
-                _receiving(session, receivers, application.registry_url, view) as queries,
-            ):
-                signals.gentle = True
-                view.started(application.registry_url, application.page_address, ui_address(session))
-                _watch(application, queries, signals, view)
-                if signals.received is not None:
-                    view.line(f"Stopping ({signal.Signals(signals.received).name}) …")
-        except KeyboardInterrupt:
-            if signals.received != signal.SIGTERM:
-                raise
+        given = {name: value for one in receivers for name, value in one.spark.items()} | dict(spark_settings)
+        slots = settings["gateways"] + 2 + sum(one.options.workers + 1 for one in receivers)
+        session, ours = session_for("wallaroo application", given, slots)
+        signals.install()
+        view.line("Starting the gateways and the query …")
+        with (
+            ended_with(session, ours),
+            java_waits(session, signals),
+            Application(session, folder, **settings) as application,
+            _receiving(session, receivers, application.registry_url, view) as queries,
+        ):
+            signals.gentle = True
+            view.started(application.registry_url, application.page_address, ui_address(session))
+            _watch(application, queries, signals, view)
+            if signals.received is not None:
+                view.line(f"Stopping ({signals.received.name}) …")
     view.line("Ended in good order.")
-    return None if signals.received is None else signal.Signals(signals.received)
+    return signals.received
 
 
 def importable_here() -> None:
