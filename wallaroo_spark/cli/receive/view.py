@@ -112,8 +112,9 @@ class PlainView:
         return line == self._last_line
 
     def _event(self, event: str, text: str, **values: Any) -> None:
-        """Print a change as a text; ``values`` are for programs."""
-        self._echo(text)
+        """Print a change as lines of text; ``values`` are for programs."""
+        for line in text.splitlines():
+            self._echo(line)
 
 
 class JsonView(PlainView):
