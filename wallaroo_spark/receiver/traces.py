@@ -48,47 +48,18 @@ def require(every: int) -> None:
         )
 
 
-class Spans:
-    """Makes the spans of messages: one for the whole path of a message, and one within it for each timed step."""
+class Tracer:
+    """The driver's thread that asks the workers for followed messages, from :meth:`start` to :meth:`stop`.
 
-    def __init__(self, receiver: str) -> None:
+    It makes a span for the whole path of a message, and one within it for each timed step.
+    """
+
+    def __init__(self, receiver: str, workers: Workers) -> None:
         from opentelemetry import trace
 
         self._trace = trace
         self._tracer = trace.get_tracer("wallaroo_spark")
         self._receiver = receiver
-
-    def add(self, slot: int, sample: Mapping[str, Any]) -> None:
-        """Make the spans of one message."""
-        attributes = {
-            "wallaroo.receiver": self._receiver,
-            "wallaroo.slot": slot,
-            "wallaroo.instance": sample["instance"],
-            "wallaroo.stream": sample["stream"],
-            "wallaroo.stream_id": sample["stream_id"],
-            "wallaroo.message_id": sample["message_id"],
-            "wallaroo.batch": sample["batch"],
-        }
-        # No parent: the program that starts the receiver may have a span of its own.
-        nothing = self._trace.set_span_in_context(self._trace.INVALID_SPAN)
-        whole = self._tracer.start_span(
-            "wallaroo.message", nothing, attributes=attributes, start_time=_ns(sample, "received_at")
-        )
-        within = self._trace.set_span_in_context(whole)
-        for name, begin, end in STEPS:
-            if sample[begin] and sample[end]:
-                step = self._tracer.start_span(
-                    name, within, attributes={"wallaroo.batch": sample["batch"]}, start_time=_ns(sample, begin)
-                )
-                step.end(_ns(sample, end))
-        whole.end(_ns(sample, "acknowledged_at"))
-
-
-class Tracer:
-    """The driver's thread that asks the workers for followed messages, from :meth:`start` to :meth:`stop`."""
-
-    def __init__(self, receiver: str, workers: Workers) -> None:
-        self._spans = Spans(receiver)
         self._workers = workers
         self._last: dict[tuple[int, int], int] = {}
         self._stopping = threading.Event()
@@ -120,7 +91,32 @@ class Tracer:
                 continue
             for sample in samples:
                 self._last[slot, generation] = sample["serial"]
-                self._spans.add(slot, sample)
+                self._make_spans(slot, sample)
+
+    def _make_spans(self, slot: int, sample: Mapping[str, Any]) -> None:
+        """Make the spans of one message."""
+        attributes = {
+            "wallaroo.receiver": self._receiver,
+            "wallaroo.slot": slot,
+            "wallaroo.instance": sample["instance"],
+            "wallaroo.stream": sample["stream"],
+            "wallaroo.stream_id": sample["stream_id"],
+            "wallaroo.message_id": sample["message_id"],
+            "wallaroo.batch": sample["batch"],
+        }
+        # No parent: the program that starts the receiver may have a span of its own.
+        nothing = self._trace.set_span_in_context(self._trace.INVALID_SPAN)
+        whole = self._tracer.start_span(
+            "wallaroo.message", nothing, attributes=attributes, start_time=_ns(sample, "received_at")
+        )
+        within = self._trace.set_span_in_context(whole)
+        for name, begin, end in STEPS:
+            if sample[begin] and sample[end]:
+                step = self._tracer.start_span(
+                    name, within, attributes={"wallaroo.batch": sample["batch"]}, start_time=_ns(sample, begin)
+                )
+                step.end(_ns(sample, end))
+        whole.end(_ns(sample, "acknowledged_at"))
 
 
 def _ns(sample: Mapping[str, Any], name: str) -> int:
