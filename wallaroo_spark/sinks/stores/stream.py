@@ -45,8 +45,8 @@ from wallaroo_spark.steps import SinkStep, passed
 from wallaroo_spark.storage.locations import Location, for_tasks, session
 from wallaroo_spark.streams.inbox import DRIVER, SINK, InboxFile, InboxReader, positions_of
 from wallaroo_spark.streams.inbox.names import claim_name, claimed, generation_folders, generation_name, origin_of
+from wallaroo_spark.streams.inbox.writer import received_rows
 from wallaroo_spark.streams.places import INBOX, checkpoint_of
-from wallaroo_spark.streams.rows import INPUT, Rank
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -330,23 +330,14 @@ class _Writing:
         """Write what waits to a file. Raises :class:`SinkError`."""
         if not self._waiting:
             return
-        rows = [(key, tuple(part), known) for (key, known), some in self._waiting.items() for part in some.parts]
         # An answer has no reader, so the controller is told to send none.
         reply = ReplyTo(DRIVER, 0, 0)
-        events = [encode(RecordsPublished(reply, part, Durability.RECEIVED, known)) for _, part, known in rows]
-        count = len(rows)
-        batch = pa.RecordBatch.from_arrays(
-            [
-                pa.array([key.stream for key, _, _ in rows], pa.string()),
-                pa.array([key.partition for key, _, _ in rows], pa.int32()),
-                pa.repeat(pa.scalar(int(Rank.RECEIVED), pa.int32()), count),
-                pa.repeat(pa.scalar(self._origin, pa.string()), count),
-                pa.repeat(pa.scalar(self._transaction.partition, pa.int64()), count),
-                pa.array(range(self._place, self._place + count), pa.int32()),
-                pa.array(events, pa.binary()),
-            ],
-            schema=INPUT,
-        )
+        rows = [
+            (key, encode(RecordsPublished(reply, tuple(part), Durability.RECEIVED, known)))
+            for (key, known), some in self._waiting.items()
+            for part in some.parts
+        ]
+        batch = received_rows(self._origin, self._transaction.partition, rows, self._place)
         name = _file_of(self._transaction, len(self.files))
         try:
             with self._folder.new_file(name) as file:
@@ -358,9 +349,9 @@ class _Writing:
                 code="sink-write-failed",
                 transaction=self._transaction.id,
             ) from error
-        self.files.append(InboxFile(len(self.files), self._events, sum(map(len, events))))
+        self.files.append(InboxFile(len(self.files), self._events, sum(len(event) for _, event in rows)))
         self._waiting = {}
-        self._place += count
+        self._place += len(rows)
         self._events = self._bytes = 0
 
 

@@ -118,7 +118,7 @@ class InboxWriter:
                 gateway=self._gateway,
             )
         file = InboxFile(self._sequence + 1, len(events), sum(len(event) for _, event in events))
-        data = as_arrow_stream(self._rows(file.sequence, events))
+        data = as_arrow_stream(received_rows(origin_of(self._gateway, self._generation), file.sequence, events))
         self._files = None
         _again(files.write, file.name, data)
         passed(InboxStep.EVENTS_WRITTEN)
@@ -155,16 +155,19 @@ class InboxWriter:
                 generation=self._generation,
             )
 
-    def _rows(self, sequence: int, events: Sequence[tuple[PartitionKey, bytes]]) -> pa.RecordBatch:
-        rows = len(events)
-        return batch_of(
-            INPUT,
-            rows,
-            stream=[key.stream for key, _ in events],
-            partition=[key.partition for key, _ in events],
-            rank=int(Rank.RECEIVED),
-            origin=origin_of(self._gateway, self._generation),
-            sequence=sequence,
-            place=list(range(rows)),
-            event=[event for _, event in events],
-        )
+
+def received_rows(
+    origin: str, sequence: int, events: Sequence[tuple[PartitionKey, bytes]], first: int = 0
+) -> pa.RecordBatch:
+    """Encoded events as rows of INPUT; their places begin at ``first``."""
+    return batch_of(
+        INPUT,
+        len(events),
+        stream=[key.stream for key, _ in events],
+        partition=[key.partition for key, _ in events],
+        rank=int(Rank.RECEIVED),
+        origin=origin,
+        sequence=sequence,
+        place=list(range(first, first + len(events))),
+        event=[event for _, event in events],
+    )
