@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pyarrow as pa
 import pytest
 
@@ -16,6 +18,13 @@ from wallaroo_spark.worker.buffer.delivery import gather
 from wallaroo_spark.worker.buffer.found import FoundRange, FoundRanges
 
 
+def together(ranges: Mapping[int, FoundRange]) -> FoundRanges:
+    """Ranges that were found one by one."""
+    made = FoundRanges()
+    made.add(ranges)
+    return made
+
+
 def found(buffer: Buffer, *ends: tuple[StreamKey, int]) -> dict[int, FoundRange]:
     ranges = {index: buffer.find(PlannedRange(key, None, end)) for index, (key, end) in enumerate(ends)}
     return {index: one for index, one in ranges.items() if one is not None}
@@ -25,7 +34,7 @@ def delivered(ranges: dict[int, FoundRange]) -> list[tuple[list[tuple[str, int]]
     """Each batch as (stream, id) of its rows, and its marks."""
     batches = []
     unpacker = Unpacker(boundaries=True)
-    for stored, text in gather(FoundRanges.of(ranges)):
+    for stored, text in gather(together(ranges)):
         rows, marks = unpacker.unpack(stored, text)
         rows.validate(full=True)
         assert rows.schema == ROW_SCHEMA
@@ -70,7 +79,7 @@ def test_a_large_range_leaves_in_several_batches_that_say_how_far_they_lead(
 
 def test_a_lot_that_leaves_by_itself_is_not_copied(buffer: Buffer) -> None:
     take_in(buffer, *((1, number) for number in range(1, 50)))
-    ((stored, _),) = gather(FoundRanges.of(found(buffer, (A, 49))))
+    ((stored, _),) = gather(together(found(buffer, (A, 49))))
     (segment,) = buffer.streams[A].segments
     assert address(stored) == address(segment.held.lot.stored)
 

@@ -29,7 +29,7 @@ from wallaroo_spark.pipelines.controller.stored.encoding import decode, encode
 from wallaroo_spark.pipelines.controller.stored.entries_of_kind import Stored
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.pipelines.schema.declarations import PipelineDeclaration, StreamDeclaration
-from wallaroo_spark.pipelines.schema.names import ObjectKey, stream_key
+from wallaroo_spark.pipelines.schema.names import stream_key
 from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
 from wallaroo_spark.sidecar.folder import SidecarFolder
 from wallaroo_spark.storage.locations import Location
@@ -290,7 +290,7 @@ def set_aside(folder: str, to: str = "", spark: Any = None) -> list[SetAsideRow]
     :class:`CheckpointError`.
     """
     schema = SchemaStore(folder, spark).newest()
-    if to and ObjectKey("Stream", *_divided(to)) not in schema.objects:
+    if to and stream_key(to, "") not in schema.objects:
         streams = ", ".join(sorted(key.path for key in schema.objects if key.kind == "Stream"))
         raise ConfigurationError(
             f"the application in {folder} has no stream {to}; it has {streams or 'none'}", code="stream-unknown"
@@ -302,7 +302,7 @@ def set_aside(folder: str, to: str = "", spark: Any = None) -> list[SetAsideRow]
         records = _record(folder, spark, note) if note.pipeline else records_of(note, event)
         letters = [_letter(note, record) for record in records]
         stream = to or _letter_stream(schema, note)
-        declared = schema.objects.get(ObjectKey("Stream", *_divided(stream))) if stream else None
+        declared = schema.objects.get(stream_key(stream, "")) if stream else None
         partitions = declared.partitions if isinstance(declared, StreamDeclaration) else 1
         done = dataclasses.replace(note, to=stream, partitions=partitions, published=not (stream and letters))
         aside.write_letters(done, letters)
@@ -357,8 +357,3 @@ def _record(folder: str, spark: Any, note: FailedRow) -> list[CloudEvent]:
     except WallarooError:
         return []
     return [*records] if first == note.offset else []
-
-
-def _divided(stream: str) -> tuple[str, str]:
-    namespace, _, name = stream.partition("/")
-    return namespace, name

@@ -17,7 +17,7 @@ from wallaroo_spark.pipelines.schema.declarations import (
     StreamDeclaration,
     TokenDeclaration,
 )
-from wallaroo_spark.pipelines.schema.names import ObjectKey
+from wallaroo_spark.pipelines.schema.names import ObjectKey, object_key, stream_key
 from wallaroo_spark.pipelines.schema.store import StoredSchema
 
 D = TypeVar("D", StreamDeclaration, PipelineDeclaration, ExchangeDeclaration, EndpointDeclaration)
@@ -40,14 +40,14 @@ class SchemaView:
 
     def find(self, kind: type[D], path: str) -> D:
         """The object of a kind and a path ``namespace/name``. Raises :class:`Refused` without one."""
-        found = self.objects.get(_key(kind.kind, path))
+        found = self.objects.get(object_key(kind.kind, path, ""))
         if not isinstance(found, kind):
             raise unknown(kind.kind, path)
         return found
 
     def partitions(self, path: str) -> int:
         """The number of partitions of a stream; 0 when there is no such stream."""
-        found = self.objects.get(_key("Stream", path))
+        found = self.objects.get(stream_key(path, ""))
         return found.partitions if isinstance(found, StreamDeclaration) else 0
 
     @cached_property
@@ -60,8 +60,3 @@ class SchemaView:
         """Every partition of every stream."""
         streams = (one for one in self.objects.values() if isinstance(one, StreamDeclaration))
         return [PartitionKey(one.key.path, partition) for one in streams for partition in range(one.partitions)]
-
-
-def _key(kind: str, path: str) -> ObjectKey:
-    namespace, _, name = path.rpartition("/")
-    return ObjectKey(kind, namespace, name)

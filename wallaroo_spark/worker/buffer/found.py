@@ -93,13 +93,6 @@ class FoundRanges:
     """The references that are not message ids, by range, serial number and first row of the slice."""
     _numbers: dict[int, int] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, found: Mapping[int, FoundRange]) -> FoundRanges:
-        """Make the columns of ranges that were found one by one."""
-        made = cls()
-        made.add(found)
-        return made
-
     def __len__(self) -> int:
         return len(self.streams)
 
