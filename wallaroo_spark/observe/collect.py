@@ -180,29 +180,25 @@ class Collector:
         until = time.monotonic() + seconds
         pool = ThreadPoolExecutor(min(CALLS_AT_ONCE, len(addressed)), "wallaroo-status")
         try:
-            calls: dict[Future[dict[str, Any]], int] = {
-                pool.submit(self._call, lease.flight, facts.token, asked, until): slot
+            calls: dict[Future[dict[str, Any] | TransportError], int] = {
+                pool.submit(self._answer, lease.flight, facts.token, asked, until): slot
                 for slot, lease in addressed.items()
             }
             # A call has a limit of its own; the additional second is for its return.
             done, _ = wait(calls, max(0.0, until + 1.0 - time.monotonic()))
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-        answers: dict[int, dict[str, Any] | TransportError] = {}
-        for call, slot in calls.items():
-            if call not in done or call.cancelled():
-                answers[slot] = TransportError(
-                    f"it was not asked within {seconds:g} s", code="worker-unreachable", reason="late"
-                )
-                continue
-            error = call.exception()
-            if error is None:
-                answers[slot] = call.result()
-            elif isinstance(error, TransportError):
-                answers[slot] = error
-            else:
-                answers[slot] = TransportError(f"asking it has failed: {error!r}", code="worker-unreachable")
-        return answers
+        late = TransportError(f"it was not asked within {seconds:g} s", code="worker-unreachable", reason="late")
+        return {slot: call.result() if call in done and not call.cancelled() else late for call, slot in calls.items()}
+
+    def _answer(self, address: str, token: str, asked: Question, until: float) -> dict[str, Any] | TransportError:
+        """The answer of a worker, or why there is none."""
+        try:
+            return self._call(address, token, asked, until)
+        except TransportError as error:
+            return error
+        except Exception as error:
+            return TransportError(f"asking it has failed: {error!r}", code="worker-unreachable")
 
     def _call(self, address: str, token: str, asked: Question, until: float) -> dict[str, Any]:
         with self._lock:

@@ -13,15 +13,15 @@ from pyspark.sql import DataFrame
 from wallaroo_spark.observe.receiver import ReceiverStatus, StreamStatus
 from wallaroo_spark.references import Reference
 
-_OF_ALL = (
+_FIRST_COLUMNS = (
     "receiver string, time timestamp, slot int, slot_state string, instance string, instance_state string, "
     "credits bigint, stream string, stream_id bigint, state string, received string, planned string, "
     "committed string, rows bigint, bytes bigint, lag_rows bigint, ack_age double, cause string, sentence string"
 )
-_KNOWN = {"name", *(column.partition(" ")[0] for column in _OF_ALL.split(", "))}
+_KNOWN = {"name", *(column.partition(" ")[0] for column in _FIRST_COLUMNS.split(", "))}
 _TYPES = {"int": "bigint", "float": "double", "bool": "boolean", "str": "string"}
 _FURTHER = {one.name: _TYPES[str(one.type)] for one in fields(StreamStatus) if one.name not in _KNOWN}
-STREAMS_SCHEMA = ", ".join([_OF_ALL, *(f"{name} {kind}" for name, kind in _FURTHER.items())])
+STREAMS_SCHEMA = ", ".join([_FIRST_COLUMNS, *(f"{name} {kind}" for name, kind in _FURTHER.items())])
 """The columns; the last ones are the further fields of :class:`StreamStatus`. Stream ids have the bits of the u64, as
 in the rows of a receiver; references are text."""
 METRICS_SCHEMA = "receiver string, time timestamp, metric string, labels map<string, string>, value double"

@@ -177,24 +177,24 @@ def running_seconds(query: QueryStatus, now: float) -> float:
 
 METRICS = MetricTable[ReceiverStatus]("receiver", lambda status: status.name)
 """All metrics of a receiver."""
-Receiver = Facts[ReceiverStatus]
+_Facts = Facts[ReceiverStatus]
 _SLOT = ("slot",)
 
 
-def _slots(facts: Receiver) -> Iterator[tuple[tuple[str, ...], SlotStatus]]:
+def _slots(facts: _Facts) -> Iterator[tuple[tuple[str, ...], SlotStatus]]:
     return (((str(slot.slot),), slot) for slot in facts.status.slots)
 
 
-def _instances(facts: Receiver) -> Iterator[tuple[tuple[str, ...], InstanceStatus]]:
+def _instances(facts: _Facts) -> Iterator[tuple[tuple[str, ...], InstanceStatus]]:
     """The instances that wait longest."""
     return (((str(one.slot), one.name), one) for one in facts.status.instances[: facts.instances])
 
 
-def _counts(facts: Receiver) -> Iterator[tuple[tuple[str, ...], Mapping[str, int]]]:
+def _counts(facts: _Facts) -> Iterator[tuple[tuple[str, ...], Mapping[str, int]]]:
     return (((str(slot),), counts) for slot, counts in facts.counts.items())
 
 
-def _by_kind(facts: Receiver, prefix: str, *names: str) -> Iterator[Sample]:
+def _by_kind(facts: _Facts, prefix: str, *names: str) -> Iterator[Sample]:
     """The workers' counters with a prefix, by slot and by the rest of the name; ``names`` are always there."""
     for slot, counts in facts.counts.items():
         found = {name.removeprefix(prefix) for name in counts if name.startswith(prefix)}
@@ -206,7 +206,7 @@ METRICS.add_figures(WorkerCounts, _SLOT, _counts)
 
 
 @METRICS.metric("wallaroo_ack_latency_seconds", "s", _SLOT, histogram=True, otel="wallaroo.ack.latency")
-def _ack_latency(facts: Receiver) -> Iterator[Sample]:
+def _ack_latency(facts: _Facts) -> Iterator[Sample]:
     """Seconds from the arrival of a message at the worker to its acknowledgement."""
     for slot, counts in facts.counts.items():
         found = [counts[AGE + ("+Inf" if bound == math.inf else f"{bound:g}")] for bound in (*ACK_SECONDS, math.inf)]
@@ -214,74 +214,74 @@ def _ack_latency(facts: Receiver) -> Iterator[Sample]:
 
 
 @METRICS.metric("wallaroo_handshakes_refused_total", "{handshake}", ("slot", "reason"))
-def _handshakes_refused(facts: Receiver) -> Iterator[Sample]:
+def _handshakes_refused(facts: _Facts) -> Iterator[Sample]:
     """Handshakes that were refused, by reason: a violation such as wrong-cookie, or redirected or try-later."""
     return _by_kind(facts, "refused:", "redirected", "try-later", "wrong-cookie", "wrong-version", "worker-full")
 
 
 @METRICS.metric("wallaroo_protocol_violations_total", "{violation}", ("slot", "fault"))
-def _protocol_violations(facts: Receiver) -> Iterator[Sample]:
+def _protocol_violations(facts: _Facts) -> Iterator[Sample]:
     """Violations of the protocol by connectors, by kind, including those in handshakes."""
     return _by_kind(facts, "fault:", "wrong-cookie", "handshake-timeout", "peer-never-reads", "ids-not-increasing")
 
 
 @METRICS.metric("wallaroo_pauses_total", "{pause}", ("slot", "pressure"))
-def _pauses(facts: Receiver) -> Iterator[Sample]:
+def _pauses(facts: _Facts) -> Iterator[Sample]:
     """How many times workers have stopped reading a connection, by how full the buffer was."""
     return _by_kind(facts, "paused:", "soft", "hard")
 
 
 @METRICS.metric("wallaroo_slot_up", "1", _SLOT)
-def _slot_up(facts: Receiver) -> Iterator[Sample]:
+def _slot_up(facts: _Facts) -> Iterator[Sample]:
     """1 while the slot has a worker that answers, 0 otherwise."""
     return (Sample(labels, float(slot.answers)) for labels, slot in _slots(facts))
 
 
 @METRICS.metric("wallaroo_commits_total", "{batch}")
-def _commits(facts: Receiver) -> float:
+def _commits(facts: _Facts) -> float:
     """Batches whose commit the driver has seen."""
     return facts.driver.get("commits", 0)
 
 
 @METRICS.metric("wallaroo_committed_batch", "{batch}", otel="wallaroo.batch.committed")
-def _committed_batch(facts: Receiver) -> float | None:
+def _committed_batch(facts: _Facts) -> float | None:
     """Number of the newest committed batch; absent before the first commit."""
     return facts.status.query.committed_batch
 
 
 @METRICS.metric("wallaroo_batches_total", "{batch}")
-def _batches(facts: Receiver) -> float:
+def _batches(facts: _Facts) -> float:
     """Batches that Spark has reported."""
     return facts.batches.batches
 
 
 @METRICS.metric("wallaroo_batch_phase_seconds", "s", ("phase",), histogram=True, otel="wallaroo.batch.phase")
-def _batch_phase(facts: Receiver) -> Iterator[Sample]:
+def _batch_phase(facts: _Facts) -> Iterator[Sample]:
     """Seconds of each phase of a batch: plan (how far to read), write_offsets, compile, run (reading, query and sink),
     write_commit, and all together."""
     return batch_phases(facts.batches)
 
 
 @METRICS.metric("wallaroo_batch_running_seconds", "s", otel="wallaroo.batch.running")
-def _batch_running(facts: Receiver) -> float:
+def _batch_running(facts: _Facts) -> float:
     """Seconds that the current phase of the running batch has lasted; 0 between batches."""
     return running_seconds(facts.status.query, facts.status.time)
 
 
 @METRICS.metric("wallaroo_query_up", "1")
-def _query_up(facts: Receiver) -> float:
+def _query_up(facts: _Facts) -> float:
     """1 while a query reads the receiver, 0 otherwise."""
     return facts.status.query.state == "running"
 
 
 @METRICS.metric("wallaroo_healthy", "1")
-def _healthy(facts: Receiver) -> float:
+def _healthy(facts: _Facts) -> float:
     """1 when /healthz answers 200, 0 when it answers 503."""
     return facts.status.healthy
 
 
 @METRICS.metric("wallaroo_driver_registry_errors_total", "{error}")
-def _driver_registry_errors(facts: Receiver) -> float:
+def _driver_registry_errors(facts: _Facts) -> float:
     """Rounds of the driver in which the registry (Redis) did not answer."""
     return facts.driver.get("registry-errors", 0)
 
