@@ -28,6 +28,7 @@ from wallaroo_spark.pipelines.controller.messages.values import StageDelivery
 from wallaroo_spark.pipelines.controller.stored.encoding import decode, encode
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, Payload
 from wallaroo_spark.pubsub.subscribing.topic_source import row_as_json
+from wallaroo_spark.sinks.settings import StreamSettings
 from wallaroo_spark.sinks.stores.event_rows import CLOUDEVENTS, RowReader
 from wallaroo_spark.sinks.stores.files import FORMATS
 from wallaroo_spark.streams.rows import HISTORY, as_events, as_rows
@@ -55,7 +56,8 @@ def gateway(payload: bytes) -> None:
 
 def connector(payload: bytes) -> None:
     row = pa.record_batch({"value": [b'{"type":"t","data":' + payload + b"}"]})
-    (made,) = RowReader("sink", "a/b", CLOUDEVENTS, source="/x").events(row, "1", 0, 1)
+    reader = RowReader(StreamSettings("app", "a/b", checkpoint="c", format=CLOUDEVENTS, source="/x"))
+    (made,) = reader.events(row, "1", 0, 1)
     if made.problem:
         raise SinkError(made.problem)
     found = made.event

@@ -14,12 +14,14 @@ from wallaroo_spark.errors import SinkError
 from wallaroo_spark.gateway.cloud_events import event_of
 from wallaroo_spark.gateway.limits import GatewayLimits
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
+from wallaroo_spark.sinks.settings import StreamSettings
 from wallaroo_spark.sinks.stores.event_rows import CLOUDEVENTS, INVALID, RowEvent, RowReader
 
 
 def made(columns: dict[str, Any], partitions: int = 1, **settings: Any) -> list[RowEvent]:
     given = {"type": "t", "source": "/s", **settings}
-    return [*RowReader("sink x", "shop/orders", **given).events(pa.record_batch(columns), "x/1/0", 0, partitions)]
+    reader = RowReader(StreamSettings("app", "shop/orders", checkpoint="c", name="x", **given))
+    return [*reader.events(pa.record_batch(columns), "x/1/0", 0, partitions)]
 
 
 def structured(payload: bytes | dict[str, Any]) -> RowEvent:

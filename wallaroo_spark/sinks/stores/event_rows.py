@@ -23,7 +23,7 @@ from wallaroo_spark.pipelines.schema.cloud_event import (
     attribute_text,
     valid_event,
 )
-from wallaroo_spark.sinks.settings import EVENT_FORMATS
+from wallaroo_spark.sinks.settings import EVENT_FORMATS, StreamSettings
 from wallaroo_spark.sinks.stores.staged_rows import as_bytes, checked_columns
 
 COLUMNS, CLOUDEVENTS = EVENT_FORMATS
@@ -52,33 +52,23 @@ class RowEvent(NamedTuple):
 
 @dataclass(frozen=True)
 class RowReader:
-    """Makes the events of rows. ``where`` names the sink in errors."""
+    """Makes the events of rows, as the settings of the sink say."""
 
-    where: str
-    stream: str
-    """The stream, for dead letters."""
-    format: str = COLUMNS
-    """Where the event of a row stands: one of :data:`EVENT_FORMATS`."""
-    type: str = ""
-    """Type of events whose row has none."""
-    source: str = ""
-    """Source of events whose row has none, and no instance."""
-    datacontenttype: str = ""
-    """Content type of payloads whose row has none; empty: text/plain, and for binary none."""
+    settings: StreamSettings
 
     def events(self, rows: pa.RecordBatch, ids: str, first: int, partitions: int) -> Iterator[RowEvent]:
         """The event of each row; ``ids`` and its number from ``first`` on are the id of one that has no id.
 
         The stream has so many partitions. Raises :class:`SinkError` for columns that no event can be made of.
         """
-        names = rows.schema.names
+        names, where = rows.schema.names, f"sink {self.settings.known_as}"
         payload = next((name for name in _PAYLOADS if name in names), _PAYLOADS[0])
         known = [name for name in KNOWN if name == payload or name not in _PAYLOADS]
-        checked_columns(names, [*dict.fromkeys(known)], [payload], self.where)
+        checked_columns(names, [*dict.fromkeys(known)], [payload], where)
         column = rows.column(payload)
-        payloads = as_bytes(column, payload, self.where).to_pylist()
+        payloads = as_bytes(column, payload, where).to_pylist()
         binary = pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)
-        plain = self.datacontenttype or ("" if binary else TEXT_TYPE)
+        plain = self.settings.datacontenttype or ("" if binary else TEXT_TYPE)
         others = [
             name for name in names if name not in (payload, *_UNUSED) and rows.column(name).null_count < rows.num_rows
         ]
@@ -90,7 +80,7 @@ class RowReader:
 
     def _event(self, data: bytes | None, given: dict[str, Any], plain: str, id: str, partitions: int) -> RowEvent:
         found: dict[str, Any] = dict(given.get("extensions") or ())
-        source = self.source
+        source = self.settings.source or f"/sinks/{self.settings.known_as}"
         if (instance := given.get("instance")) is not None and (stream := given.get("stream")) is not None:
             # A message of a connector stays in the order of its stream, and is known by its own id.
             found[PARTITION_KEY] = f"{instance}/{stream}"
@@ -105,7 +95,7 @@ class RowReader:
             found[name] = given[name]
         content = data
         try:
-            if self.format == CLOUDEVENTS:
+            if self.settings.format == CLOUDEVENTS:
                 members, content = _structured(data or b"")
                 found |= members
             elif content is not None and plain:
@@ -113,7 +103,8 @@ class RowReader:
             partition = given.get("partition")
             if partition is not None and not 0 <= partition < partitions:
                 raise EventProblem(f"names partition {partition}, and there are {partitions}: 0 to {partitions - 1}")
-            names = (found.pop("id", "") or id, found.pop("source", "") or source, found.pop("type", "") or self.type)
+            defaults = {"id": id, "source": source, "type": self.settings.type}
+            names = [found.pop(name, "") or default for name, default in defaults.items()]
             texts = [text if type(text) is str else attribute_text(text) for text in names]
             attributes = tuple(
                 (name, value if type(value) is str else attribute_text(value)) for name, value in found.items()
@@ -125,7 +116,7 @@ class RowReader:
 
     def _letter(self, data: bytes | None, id: str, source: str, problem: str) -> CloudEvent:
         """The dead letter of a row: its payload as it is, unless it is too long, with the reason."""
-        attributes = (("failedreason", bounded_reason(problem)), ("failedstream", self.stream))
+        attributes = (("failedreason", bounded_reason(problem)), ("failedstream", self.settings.stream))
         event = CloudEvent(id[:LONGEST_TEXT], source[:LONGEST_TEXT], INVALID, data, attributes)
         return event if event.size <= EVENT_BYTES else event._replace(data=None)
 

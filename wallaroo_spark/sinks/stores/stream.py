@@ -80,21 +80,13 @@ class StreamSink:
     def __init__(self, settings: StreamSettings) -> None:
         self.name = settings.known_as
         self._application: Location = settings.application
-        self._stream, self._letters = settings.stream, settings.dead_letters
-        self._timeout, self._max_unread = settings.timeout, settings.max_unread
+        self._settings = settings
         self._stage = StagedRows(settings.checkpoint, self.name)
-        self._reader = RowReader(
-            f"sink {self.name}",
-            self._stream,
-            settings.format,
-            settings.type,
-            settings.source or f"/sinks/{self.name}",
-            settings.datacontenttype,
-        )
+        self._reader = RowReader(settings)
         self.in_tasks = (settings.checkpoint, settings.application)
 
     def __repr__(self) -> str:
-        return f"StreamSink({str(self._application)!r}, {self._stream!r}, name={self.name!r})"
+        return f"StreamSink({str(self._application)!r}, {self._settings.stream!r}, name={self.name!r})"
 
     def __getstate__(self) -> dict[str, Any]:
         kept = {key: value for key, value in self.__dict__.items() if key not in ("_own", "_staged", "in_tasks")}
@@ -105,15 +97,16 @@ class StreamSink:
 
         Raises :class:`SinkError` when it does not within the setting ``timeout``.
         """
-        until = time.monotonic() + self._timeout
+        until = time.monotonic() + self._settings.timeout
         files = CheckpointFiles(checkpoint_of(str(self._application)), session())
         inbox = InboxReader(self._application, session())
-        while (unread := self._unread_bytes(files, inbox)) > self._max_unread:
+        while (unread := self._unread_bytes(files, inbox)) > self._settings.max_unread:
             if time.monotonic() >= until:
                 raise SinkError(
                     f"sink {self.name}: the application in {self._application} has not read {unread} bytes of earlier "
-                    f"batches for {self._timeout:g} s, and max_unread is {self._max_unread}; start the application, or "
-                    "raise timeout or max_unread; no row is lost: the query's next start goes on with this batch",
+                    f"batches for {self._settings.timeout:g} s, and max_unread is {self._settings.max_unread}; start "
+                    "the application, or raise timeout or max_unread; no row is lost: the query's next start goes on "
+                    "with this batch",
                     code="sink-behind",
                     unread=unread,
                 )
@@ -136,7 +129,7 @@ class StreamSink:
         first = 0
         ids = f"{self.name}/{generation}/{transaction.partition}"
         for piece in rows:
-            found = self._reader.events(piece, ids, first, known[self._stream])
+            found = self._reader.events(piece, ids, first, known[self._settings.stream])
             for number, one in enumerate(found, first):
                 writing.add(self._target(one, number, transaction.partition), one)
             first += piece.num_rows
@@ -180,11 +173,11 @@ class StreamSink:
 
     def _target(self, one: RowEvent, number: int, partition: int) -> str:
         """The stream of an event. Raises :class:`SinkError` for a row that breaks a rule."""
-        if not one.problem or self._letters:
-            return self._letters if one.problem else self._stream
+        if not one.problem or self._settings.dead_letters:
+            return self._settings.dead_letters if one.problem else self._settings.stream
         raise SinkError(
-            f"sink {self.name}: row {number} of partition {partition} cannot be an event of {self._stream}: event "
-            f"{one.event.id[:100]!r} of {one.event.source[:100]!r} {one.problem}; filter such rows out, or give "
+            f"sink {self.name}: row {number} of partition {partition} cannot be an event of {self._settings.stream}: "
+            f"event {one.event.id[:100]!r} of {one.event.source[:100]!r} {one.problem}; filter such rows out, or give "
             "dead_letters= a stream that takes them",
             code="sink-row-invalid",
             row=number,
@@ -195,7 +188,7 @@ class StreamSink:
         """The number of partitions of each stream that is written. Raises :class:`SinkError`."""
         schema = SchemaStore(self._application, session()).newest()
         found = {}
-        for name in filter(None, (self._stream, self._letters)):
+        for name in filter(None, (self._settings.stream, self._settings.dead_letters)):
             declared = schema.objects.get(ObjectKey("Stream", *name.split("/", 1)))
             if not isinstance(declared, StreamDeclaration):
                 streams = ", ".join(sorted(key.path for key in schema.objects if key.kind == "Stream"))
