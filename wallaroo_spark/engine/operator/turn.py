@@ -111,7 +111,7 @@ def take_turn(
     events = [event for event in given if event is not None]
     controller = KeyController(key, now, stored, cache, aside.instances.get(key, {}))
     instructions: list[Instruction] = []
-    budget = _Budget(limits)
+    records_left, bytes_left = limits
     while True:
         runs: list[RunFunction] = []
         answers: list[Event] = []
@@ -119,15 +119,17 @@ def take_turn(
             if isinstance(one, RunFunction):
                 runs.append(one)
             elif isinstance(one, ReadRecords):
-                answers.append(_read(key, one, tables, controller.fresh_from - 1, budget.bytes))
+                answers.append(_read(key, one, tables, controller.fresh_from - 1, max(1, bytes_left)))
             elif not isinstance(one, ArmTimer):
                 instructions.append(one)
         if runs:
             answers += functions.run(runs, now)
         if not answers:
             break
-        budget.spend(answers)
-        if budget.is_spent:
+        for answer in answers:
+            records, size = _cost(answer)
+            records_left, bytes_left = records_left - records, bytes_left - size
+        if records_left <= 0 or bytes_left <= 0:
             controller.pause()
         events = answers
     return TurnResult(
@@ -165,26 +167,11 @@ def _read(key: PartitionKey, question: ReadRecords, tables: Tables, committed: i
     return RecordsRead(question.pipeline, question.first, first, tuple(records))
 
 
-class _Budget:
-    """The part of a turn's limits that is left."""
-
-    def __init__(self, limits: TurnLimits) -> None:
-        self._records, self._bytes = limits
-
-    @property
-    def bytes(self) -> int:
-        """The bytes that are left, 1 at least."""
-        return max(1, self._bytes)
-
-    @property
-    def is_spent(self) -> bool:
-        return self._records <= 0 or self._bytes <= 0
-
-    def spend(self, answers: Sequence[Event]) -> None:
-        for answer in answers:
-            if isinstance(answer, RecordsRead):
-                self._records -= len(answer.records)
-                self._bytes -= sum(record.size for record in answer.records)
-            elif isinstance(answer, DeliveryAcked):
-                self._bytes -= len(answer.output.data) if answer.output is not None else 0
-                self._bytes -= sum(record.size for one in answer.stream_outputs for record in one.records)
+def _cost(answer: Event) -> tuple[int, int]:
+    """The records and the bytes that an answer takes of the limits of its turn."""
+    if isinstance(answer, RecordsRead):
+        return len(answer.records), sum(record.size for record in answer.records)
+    if isinstance(answer, DeliveryAcked):
+        written = sum(record.size for one in answer.stream_outputs for record in one.records)
+        return 0, written + (len(answer.output.data) if answer.output is not None else 0)
+    return 0, 0
