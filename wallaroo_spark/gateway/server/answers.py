@@ -53,30 +53,34 @@ def explained(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[
         figures = self._gateway.figures
         try:
             answer = await method(self, request, context)
-        except Refused as problem:
-            figures.call(name, problem.code)
-            await abort(context, problem)
         except (asyncio.CancelledError, grpc.aio.AbortError):
             figures.call(name, CANCELLED)
             raise
-        except CheckpointError as error:
-            # The file system may answer the next call, or another gateway's.
-            log.warning("%s failed: %s", method.__name__, error)
-            code = error.code or "checkpoint-unreadable"
-            await abort(context, Refused(f"{error.message}; try again", code=code, status="UNAVAILABLE"))
-        except WallarooError as error:
-            log.warning("%s failed: %s", name, error)
-            figures.call(name, error.code or FAILED)
-            await abort(context, Refused(error.message, code=error.code or FAILED, status="INTERNAL"))
-        except Exception:
-            log.exception("%s failed by an error of this program", name)
-            figures.call(name, FAILED)
-            text = "the gateway has failed at this call; its log has the error; report it"
-            await abort(context, Refused(text, code=FAILED, status="INTERNAL"))
+        except Exception as error:
+            problem = _refusal(name, error)
+            figures.call(name, problem.code)
+            await abort(context, problem)
         figures.call(name)
         return answer
 
     return call
+
+
+def _refusal(name: str, error: Exception) -> Refused:
+    """The error that the client of a method gets; one of this program, or of its files, is logged."""
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, WallarooError):
+        log.warning("%s failed: %s", name, error)
+    if isinstance(error, CheckpointError):
+        # The file system may answer the next call, or another gateway's.
+        code = error.code or "checkpoint-unreadable"
+        return Refused(f"{error.message}; try again", code=code, status="UNAVAILABLE")
+    if isinstance(error, WallarooError):
+        return Refused(error.message, code=error.code or FAILED, status="INTERNAL")
+    log.error("%s failed by an error of this program", name, exc_info=error)
+    text = "the gateway has failed at this call; its log has the error; report it"
+    return Refused(text, code=FAILED, status="INTERNAL")
 
 
 def token_of(context: Any) -> str:
