@@ -87,17 +87,11 @@ def read_documents(path: str, hint: str) -> list[YamlValue]:
             f"{shown} cannot be read: {error.strerror}; {hint}", code="file-unreadable", path=path
         ) from error
     if len(content) > MOST_BYTES:
-        raise ConfigurationError(
-            f"{shown} has more than {MOST_BYTES >> 20} MiB, and no more are read; divide it",
-            code="config-invalid",
-            path=path,
-        )
+        raise _invalid(f"{shown} has more than {MOST_BYTES >> 20} MiB, and no more are read; divide it", path)
     try:
         return documents_of(content.decode("utf-8"), shown)
     except UnicodeDecodeError as error:
-        raise ConfigurationError(
-            f"{shown} is not YAML: it is not UTF-8 text; save it as UTF-8", code="config-invalid", path=path
-        ) from error
+        raise _invalid(f"{shown} is not YAML: it is not UTF-8 text; save it as UTF-8", path) from error
 
 
 def documents_of(text: str, file: str) -> list[YamlValue]:
@@ -115,19 +109,17 @@ def documents_of(text: str, file: str) -> list[YamlValue]:
         mark = getattr(error, "problem_mark", None)
         where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         problem = getattr(error, "problem", None) or " ".join(str(error).split())
-        raise ConfigurationError(
-            f"{file} is not YAML{where}: {problem}; correct that line",
-            code="config-invalid",
-            path=file,
-            line=mark.line + 1 if mark else None,
-            column=mark.column + 1 if mark else None,
-        ) from error
+        raise _invalid(f"{file} is not YAML{where}: {problem}; correct that line", file, mark) from error
     except (RecursionError, ValueError) as error:
         # A date such as 2026-02-31 has the form of a date, and is none.
         problem = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
-        raise ConfigurationError(
-            f"{file} is not YAML: {problem}; correct that value", code="config-invalid", path=file
-        ) from error
+        raise _invalid(f"{file} is not YAML: {problem}; correct that value", file) from error
+
+
+def _invalid(text: str, path: str, mark: Any = None, **more: Any) -> ConfigurationError:
+    """The error for a file; ``mark`` is the place that the parser names."""
+    place = {"line": mark.line + 1, "column": mark.column + 1} if mark else {}
+    return ConfigurationError(text, code="config-invalid", path=path, **place, **more)
 
 
 def _documents(loader: Any, file: str) -> Iterator[YamlValue]:
@@ -194,14 +186,9 @@ def _refuse_twice(node: Any, above: str, file: str, seen: set[int]) -> None:
         if isinstance(key, yaml.ScalarNode):
             if (key.tag, key.value) in lines:
                 mark, first = key.start_mark, lines[key.tag, key.value]
-                raise ConfigurationError(
-                    f"{file}, line {mark.line + 1}: {name} is given twice, first in line {first.line + 1}; "
-                    "remove one of them",
-                    code="config-invalid",
-                    option=name,
-                    line=mark.line + 1,
-                    column=mark.column + 1,
-                )
+                where = f"{file}, line {mark.line + 1}"
+                text = f"{where}: {name} is given twice, first in line {first.line + 1}; remove one of them"
+                raise _invalid(text, file, mark, option=name)
             lines[key.tag, key.value] = key.start_mark
         _refuse_twice(value, f"{name}.", file, seen)
 
