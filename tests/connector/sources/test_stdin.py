@@ -46,7 +46,7 @@ class TestStdin:
             assert waiting.cancelled()
 
     async def test_a_line_without_end_is_given_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(stdin_module, "LONGEST_LINE", 30)
+        monkeypatch.setattr(stdin_module, "LONGEST_RECORD", 30)
         with pytest.raises(ConfigurationError, match="more than 30 bytes"):
             await anext(Stdin(io.BytesIO(b"x" * 100)).read(None))
 

@@ -31,6 +31,7 @@ from wallaroo_spark.connector.record import (
     as_record,
     grouped,
 )
+from wallaroo_spark.connector.sources.files import LONGEST_RECORD
 from wallaroo_spark.errors import ConfigurationError, ReplayError
 
 
@@ -149,9 +150,6 @@ class Source(Protocol):
 READ_BYTES = 64 * 1024
 """Bytes of one read of standard input. A choice: the usual size of a pipe's buffer."""
 
-LONGEST_LINE = 64 << 20
-"""Limit in bytes of a line. A choice that bounds memory; the frame limit of a session is usually lower."""
-
 _ReadResult = Sequence[bytes] | Exception | None
 """Lines; or the error that ended reading; or None at the end."""
 
@@ -218,9 +216,9 @@ class _LineReader(threading.Thread):
         while not self.stopped and (data := file.read(READ_BYTES)):
             *lines, rest = (rest + data).split(b"\n")
             self._hand_over(lines)
-            if len(rest) > LONGEST_LINE:
+            if len(rest) > LONGEST_RECORD:
                 raise ConfigurationError(
-                    f"standard input has a line of more than {LONGEST_LINE} bytes; check that the input is text",
+                    f"standard input has a line of more than {LONGEST_RECORD} bytes; check that the input is text",
                     code="record-too-long",
                 )
         if rest:
