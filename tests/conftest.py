@@ -66,7 +66,6 @@ LOCAL_SPARK = {
     # A conversion that Arrow cannot do should fail in a test, not become slow in silence.
     "spark.sql.execution.arrow.pyspark.fallback.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
-    "spark.python.unix.domain.socket.enabled": "true",
 }
 
 
@@ -143,8 +142,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The run's one Spark session, in local mode with four task slots. Tests stop their queries, never the session."""
     from pyspark.sql import SparkSession
 
-    from wallaroo_spark.cli.sessions import stop_session
-
     builder = SparkSession.builder.master("local[4]").appName("wallaroo-spark tests")
     for name, value in LOCAL_SPARK.items():
         builder = builder.config(name, value)
@@ -152,7 +149,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session
-    stop_session(session)
+    session.stop()
 
 
 @pytest.fixture(scope="session")

@@ -52,7 +52,7 @@ def test_the_lines_of_any_files_come_out_byte_for_byte(
 ) -> None:
     # The session that is there will do: the other run of the demo starts, and ends, one of its own.
     monkeypatch.setattr(job, "make_session", lambda folder: spark)
-    monkeypatch.setattr("wallaroo_spark.cli.demo.command.stop_session", lambda session: None)
+    monkeypatch.setattr(spark, "stop", lambda: None)
     monkeypatch.chdir(tmp_path)
     contents = {
         "plain.txt": b"one\ntwo\nthree\n",

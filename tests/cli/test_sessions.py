@@ -115,12 +115,6 @@ def test_settings_of_spark_submit_and_of_a_spark_of_ones_own_hold(monkeypatch: p
     monkeypatch.setenv("SPARK_HOME", "/opt/spark")
     assert "spark.driver.extraJavaOptions" not in defaults({}, 3)
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    assert defaults({}, 3) == {
-        "spark.ui.showConsoleProgress": "false",
-        "spark.python.unix.domain.socket.enabled": "true",
-    }
-    # A server of Spark Connect has been started with settings of its own.
-    monkeypatch.setenv("SPARK_REMOTE", "sc://there")
     assert defaults({}, 3) == {"spark.ui.showConsoleProgress": "false"}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from importlib import metadata
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -98,15 +97,3 @@ def test_the_python_of_the_workers_must_have_this_package(tmp_path: Path) -> Non
             f"Spark would run its workers with {executable!r}, which lacks this package; "
             f"set PYSPARK_PYTHON={sys.executable} before the session is made"
         )
-
-
-def test_a_session_whose_tasks_wait_for_the_network_gets_an_advice(monkeypatch: pytest.MonkeyPatch) -> None:
-    def context(**settings: str) -> SimpleNamespace:
-        return SimpleNamespace(getConf=lambda: settings)
-
-    name = "spark.python.unix.domain.socket.enabled"
-    assert f"set {name}=true" in spark_checks.unix_sockets_advice(context())
-    assert f"set {name}=true" in spark_checks.unix_sockets_advice(context(**{name: "false"}))
-    assert spark_checks.unix_sockets_advice(context(**{name: "true"})) == ""
-    monkeypatch.setenv("PYSPARK_UDS_MODE", "true")
-    assert spark_checks.unix_sockets_advice(context()) == ""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from wallaroo_spark.cli.common import INTERRUPTED, listen_address
-from wallaroo_spark.cli.sessions import standard_error_to, stop_session
+from wallaroo_spark.cli.sessions import standard_error_to
 from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.errors import printable
 from wallaroo_spark.protocol import Error
@@ -144,7 +144,7 @@ def _run(home: Path, listen: str, settings: dict[str, Any], view: _View, watcher
                         batches.commits.wait()
                     view.show(batches.committed())
             finally:
-                stop_session(spark)
+                spark.stop()
 
 
 @dataclass(frozen=True)

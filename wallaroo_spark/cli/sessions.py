@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from wallaroo_spark.errors import ConfigurationError
-from wallaroo_spark.runtime import spark_checks
 
 NOISE = re.compile(
     rb"WARNING: (Using incubator modules"
@@ -115,12 +114,10 @@ NO_UI = {"spark.ui.enabled": "false", "spark.ui.killEnabled": "false"}
 WITH_UI = {"spark.ui.enabled": "true"}
 """What ``--ui`` gives: a UI whose pages cannot end jobs, on loopback where Spark runs on this machine."""
 QUIET = {"spark.ui.showConsoleProgress": "false"}
-"""Settings of every session, also of Spark Connect: a long job, such as a worker, would be a bar for ever."""
-CLASSIC = QUIET | spark_checks.UNIX_SOCKETS
-"""Settings of every session with a driver of its own, also under spark-submit."""
+"""Settings of every session, also under spark-submit: a long job, such as a worker, would be a bar for ever."""
 ON_LOOPBACK = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
 """Settings of a session on this machine alone."""
-THIS_MACHINE = CLASSIC | NO_UI | ON_LOOPBACK
+THIS_MACHINE = QUIET | NO_UI | ON_LOOPBACK
 """Settings of a session on this machine alone, for programs that make it themselves."""
 LOG4J = Path(__file__).with_name("log4j2.properties")
 """The file for Log4j: without it Java prints warnings before Python can change the level."""
@@ -164,12 +161,10 @@ def session_for(name: str, settings: Mapping[str, str], slots: int, *, quiet: bo
 def defaults(settings: Mapping[str, str], slots: int) -> dict[str, str]:
     """The settings of a session beside the given ones. For Spark on this machine it also sets environment variables."""
     environment = os.environ
-    if "SPARK_REMOTE" in environment or "spark.remote" in settings:
+    if "PYSPARK_GATEWAY_PORT" in environment or "SPARK_REMOTE" in environment or "spark.remote" in settings:
         return dict(QUIET)
-    if "PYSPARK_GATEWAY_PORT" in environment:
-        return dict(CLASSIC)
     if "MASTER" in environment or not settings.get("spark.master", "local").startswith("local"):
-        return CLASSIC | NO_UI | _own_log(settings)
+        return QUIET | NO_UI | _own_log(settings)
     # Spark's default is the first python3 on the PATH, which may lack this package.
     environment.setdefault("PYSPARK_PYTHON", sys.executable)
     # Where a UI is asked for, it binds this address.
@@ -239,18 +234,4 @@ def ended_with(session: Any, ours: bool) -> Iterator[None]:
     finally:
         if ours:
             with contextlib.suppress(Exception):
-                stop_session(session)
-
-
-def stop_session(session: Any) -> None:
-    """Stop a session that was made here.
-
-    The processes of its Python tasks end first: one that waits for a task prints an error with a traceback when Spark
-    closes its Unix socket.
-    """
-    context = spark_checks.classic_context(session)
-    if context is not None:
-        for child in context._jvm.java.lang.ProcessHandle.current().children().toArray():
-            if "pyspark.daemon" in child.info().commandLine().orElse(""):
-                child.destroy()
-    session.stop()
+                session.stop()

@@ -1,9 +1,7 @@
-"""Registers a Python data source in a Spark session, and ends the process that Spark plans its batches in."""
+"""Registers a Python data source in a Spark session, under its own name or, where that is taken, under another."""
 
 from __future__ import annotations
 
-import os
-import sys
 import uuid
 import weakref
 from collections.abc import Callable
@@ -49,12 +47,3 @@ def _register(spark: SparkSession, name: str, source_named: Callable[[str], type
         name = f"{name}_{uuid.uuid4().hex[:8]}"
         spark.dataSource.register(source_named(name))
     return name
-
-
-def end_with_spark() -> None:
-    """End this process when Spark has closed its connection to it; ``stop`` of a reader calls this last.
-
-    PySpark would tell Spark of the end, which fails over a Unix socket with a traceback on standard error.
-    """
-    if isinstance(sys.exception(), EOFError):
-        os._exit(0)

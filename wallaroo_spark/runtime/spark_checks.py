@@ -24,8 +24,6 @@ from wallaroo_spark.errors import ConfigurationError, one_line
 log = one_line(logging.getLogger("wallaroo_spark.runtime"))
 
 JAVA_NEEDED = 17
-UNIX_SOCKETS = {"spark.python.unix.domain.socket.enabled": "true"}
-"""The setting of a session whose Python tasks begin without the delay of an acknowledgement by TCP."""
 PYSPARK_NEEDED = (4, 2)
 _PYTHON_CHECK_SECONDS = 30
 """How long another Python may take to import this package. A choice: it bounds the start with a broken interpreter."""
@@ -61,29 +59,13 @@ def on_one_machine(master: str) -> bool:
 
 
 def environment(spark: Any) -> None:
-    """Check the installed packages, the versions of Spark and Java, and in local mode the Python of Spark's tasks.
-
-    A setting without which every batch takes longer is recommended in the log.
-    """
+    """Check the installed packages, the versions of Spark and Java, and in local mode the Python of Spark's tasks."""
     packages()
     context = classic_context(spark)
     if context is not None:
         java(str(context._jvm.java.lang.System.getProperty("java.version")))
         if context.master.startswith("local"):
             workers_python(context.pythonExec)
-        if advice := unix_sockets_advice(context):
-            log.info("%s", advice)
-
-
-def unix_sockets_advice(context: Any) -> str:
-    """What to set before Spark starts so that its Python tasks begin without delay; empty where it is set.
-
-    Source: ``docs/decisions/price-of-a-batch.md``.
-    """
-    ((name, wanted),) = UNIX_SOCKETS.items()
-    if str(context.getConf().get(name, os.environ.get("PYSPARK_UDS_MODE", "false"))).lower() == wanted:
-        return ""
-    return f"each batch waits up to 40 ms for Spark's socket to its Python tasks; set {name}={wanted} for the session"
 
 
 def packages(version: Any = metadata.version) -> None:

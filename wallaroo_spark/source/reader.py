@@ -30,7 +30,6 @@ from wallaroo_spark.inner.client import Trust
 from wallaroo_spark.options import Options, resolve_secret
 from wallaroo_spark.references import Leaving, PlannedRange, Reference, References, StreamKey, ranges, slot_of_ephemeral
 from wallaroo_spark.registry import NO_QUERY, QUERY_STARTS, Registry
-from wallaroo_spark.runtime.data_sources import end_with_spark
 from wallaroo_spark.runtime.logs import LogSettings, least_level, log_to_stderr, secrets_of
 from wallaroo_spark.sidecar.forgetting import Decision, Forgetting, PlanClock, dwell_seconds, merged
 from wallaroo_spark.sidecar.plan_files import PlanFiles, local_checkpoint, plans_at
@@ -423,7 +422,6 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._fleet.stop()
         if "_election" in self.__dict__:
             self._election.close()
-        end_with_spark()
 
 
 def _refuse_another_query(partition: RangePartition) -> None:

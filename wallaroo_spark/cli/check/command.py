@@ -12,7 +12,6 @@ import click
 
 from wallaroo_spark.cli.check.findings import Finding, explained, note, ok, problem
 from wallaroo_spark.cli.receive.command import Overrides
-from wallaroo_spark.cli.sessions import stop_session
 from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.texts import count
 
@@ -120,4 +119,4 @@ def _with_spark(config: ReceiveConfig, url: str) -> Iterator[Finding]:
     finally:
         for session, ours in sessions:
             if ours:
-                stop_session(session)
+                session.stop()  # type: ignore[attr-defined]  # a session

@@ -122,8 +122,6 @@ def session(spark: Any, options: Options) -> Iterator[Finding]:
     java = f", Java {context._jvm.java.lang.System.getProperty('java.version')}" if context is not None else ""
     master = context.master if context is not None else "Spark Connect"
     yield ok("Spark", f"version {spark.version}{java}, at {master}")
-    if context is not None and (advice := spark_checks.unix_sockets_advice(context)):
-        yield note("Spark", advice)
     spark_checks.registry_reach(options.registry, context.master if context is not None else "connect")
     spark_checks.task_slots(spark, options.workers)
     if context is not None and spark.conf.get("spark.dynamicAllocation.enabled", "false") != "true":

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from wallaroo_spark.cli.demo.view import DemoPlan, DemoView, Senders, plan_senders
-from wallaroo_spark.cli.sessions import standard_error_to, stop_session
+from wallaroo_spark.cli.sessions import standard_error_to
 from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.errors import ConfigurationError, WallarooError
 
@@ -76,7 +76,7 @@ def demo(
             _run(console, plan, spark, sink)
             result, matching = _check(console, plan, spark, sink)
         finally:
-            stop_session(spark)
+            spark.stop()
     _report(plan, result, matching)
     if as_json:
         click.echo(json.dumps(result.counts()))

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from wallaroo_spark.engine.source.inputs import BatchPart, InputFiles, UnreadFile
 from wallaroo_spark.engine.source.plan import InputOffset, MadeRows, next_offset
 from wallaroo_spark.errors import CheckpointError, ConfigurationError, one_line
-from wallaroo_spark.runtime.data_sources import end_with_spark, registered
+from wallaroo_spark.runtime.data_sources import registered
 from wallaroo_spark.storage.locations import Location, for_tasks
 from wallaroo_spark.streams.batch_outputs import BatchOutputs, OutputFile
 from wallaroo_spark.streams.inbox import InboxReader
@@ -146,10 +146,6 @@ class InputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The rows of one part."""
         assert isinstance(partition, InputRows)
         return read_rows(partition)
-
-    def stop(self) -> None:
-        """End this process with the query."""
-        end_with_spark()
 
 
 if TYPE_CHECKING:
