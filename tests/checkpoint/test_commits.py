@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +25,8 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.at: int | None = 0
         self.now = 10 * COARSE_NS
-        monkeypatch.setattr(time, "time_ns", lambda: self.now)
+        clock = SimpleNamespace(time_ns=lambda: self.now, monotonic=time.monotonic)
+        monkeypatch.setattr("wallaroo_spark.checkpoint.commits.time", clock)
 
     def stamp(self) -> int | None:
         return self.at

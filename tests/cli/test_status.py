@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner, Result
@@ -178,7 +179,7 @@ def test_watching_repeats_the_status_until_it_is_interrupted(desk: Desk, monkeyp
         if len(looks) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("wallaroo_spark.cli.status.command.time.sleep", sleep)
+    monkeypatch.setattr("wallaroo_spark.cli.status.command.time", SimpleNamespace(sleep=sleep))
     shown = status(desk, "--watch", "--every", "0.5", "--json")
 
     assert looks == [0.5, 0.5]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -84,7 +85,7 @@ def test_an_error_that_may_pass_is_waited_for(tmp_path: Path, monkeypatch: pytes
     reader = InputReader(str(tmp_path), 10)
     start, limit = reader.initialOffset(), reader.getDefaultReadLimit()
     clock = [100.0]
-    monkeypatch.setattr("wallaroo_spark.engine.source.datasource.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("wallaroo_spark.engine.source.datasource.time", SimpleNamespace(monotonic=lambda: clock[0]))
     look = InputFiles.look
 
     def fails(files: InputFiles, offset: InputOffset) -> None:
