@@ -123,14 +123,8 @@ class DecisionLog:
     def load(self) -> None:
         """Read the names of all files, and the decisions of the unfinished batches."""
         self._batches = read_names(self._folder.names())
-        self._committed = {}
-        for number, batch in self._batches.items():
-            if batch.finished:
-                continue
-            for try_number in sorted(batch.tries):
-                prepared = self._read(number, try_number)
-                if prepared is not None:
-                    self._committed[number] = prepared
+        unfinished = {number: self._decided(number) for number, one in self._batches.items() if not one.finished}
+        self._committed = {number: found[0] for number, found in unfinished.items() if found is not None}
 
     def unfinished(self) -> dict[int, tuple[Prepared, ...]]:
         """Return the transactions of the batches that are committed and not finished, oldest batch first."""
@@ -157,13 +151,9 @@ class DecisionLog:
 
     def memory(self) -> Memory | None:
         """Return the sink's value in the newest decision to commit; None when there is none."""
-        for number in sorted(self._batches, reverse=True):
-            for try_number in sorted(self._batches[number].tries):
-                content = self._content(number, try_number)
-                if content["decision"] == "commit":
-                    memory = content.get("memory")
-                    return memory if isinstance(memory, dict) else None
-        return None
+        decisions = (self._decided(number) for number in sorted(self._batches, reverse=True))
+        newest = next((found for found in decisions if found is not None), None)
+        return None if newest is None else newest[1]
 
     def next_try(self, batch: int) -> int:
         """Return the number of the first try of a batch that is not decided."""
@@ -200,46 +190,36 @@ class DecisionLog:
 
     def committed(self, batch: int) -> tuple[Prepared, ...]:
         """Return the transactions of a committed batch; empty for a batch that is not committed."""
-        if batch in self._committed:
-            return self._committed[batch]
-        known = self._batches.get(batch, LoggedBatch())
-        if not known.finished:
-            return ()
-        decisions = (self._read(batch, try_number) for try_number in sorted(known.tries))
-        committed = [prepared for prepared in decisions if prepared is not None]
-        return committed[0] if committed else ()
+        if batch in self._committed or not self.finished(batch):
+            return self._committed.get(batch, ())
+        decided = self._decided(batch)
+        return () if decided is None else decided[0]
 
     def _decide(self, batch: int, try_number: int, content: dict[str, Any]) -> bool:
         created = self._folder.create(f"{batch}.{try_number}.json", json.dumps(content, separators=(",", ":")).encode())
         self._batches.setdefault(batch, LoggedBatch()).tries.add(try_number)
         return created
 
-    def _read(self, batch: int, try_number: int) -> tuple[Prepared, ...] | None:
-        """Return the transactions that a try's decision commits; None if it aborts."""
-        content = self._content(batch, try_number)
-        if content["decision"] == "abort":
-            return None
-        try:
-            return tuple(Prepared.from_json(one) for one in content["prepared"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise self._unknown(batch, try_number, error) from error
+    def _decided(self, batch: int) -> tuple[tuple[Prepared, ...], Memory | None] | None:
+        """Read the decision to commit a batch: its transactions, and the sink's value; None when there is none.
 
-    def _content(self, batch: int, try_number: int) -> dict[str, Any]:
-        """Return a try's decision as it was written. Raises :class:`CheckpointError` for a damaged file."""
-        try:
-            content = json.loads(self._folder.read(f"{batch}.{try_number}.json") or b"")
-            if content["decision"] not in ("abort", "commit"):
-                raise ValueError(f"its decision is {content['decision']!r}")
-        except (ValueError, KeyError, TypeError) as error:
-            raise self._unknown(batch, try_number, error) from error
-        decision: dict[str, Any] = content
-        return decision
-
-    def _unknown(self, batch: int, try_number: int, error: Exception) -> CheckpointError:
-        name = f"{batch}.{try_number}.json"
-        return CheckpointError(
-            f"{self.identity}/{name} is not a decision as this version writes it ({error!r}); restore it, or "
-            f"check in the sink whether batch {batch} is there and delete the file",
-            code="checkpoint-damaged",
-            location=f"{self.identity}/{name}",
-        )
+        Raises :class:`CheckpointError` for a damaged file.
+        """
+        for try_number in sorted(self._batches[batch].tries):
+            name = f"{batch}.{try_number}.json"
+            try:
+                content = json.loads(self._folder.read(name) or b"")
+                if content["decision"] == "commit":
+                    memory = content.get("memory")
+                    prepared = tuple(Prepared.from_json(one) for one in content["prepared"])
+                    return prepared, memory if isinstance(memory, dict) else None
+                if content["decision"] != "abort":
+                    raise ValueError(f"its decision is {content['decision']!r}")
+            except (ValueError, KeyError, TypeError) as error:
+                raise CheckpointError(
+                    f"{self.identity}/{name} is not a decision as this version writes it ({error!r}); restore it, or "
+                    f"check in the sink whether batch {batch} is there and delete the file",
+                    code="checkpoint-damaged",
+                    location=f"{self.identity}/{name}",
+                ) from error
+        return None
