@@ -62,8 +62,8 @@ async def test_what_is_refused_as_busy_is_done_later_and_nothing_else_of_the_con
         deliveries = client.consume("shop/orders", group="readers", start="beginning", max_events=50)
         deliveries.start()
         await deliveries.joined.wait()
-        await until(lambda: busy.gateway.endpoints.consumers and busy.gateway.core.members == 2)
-        members = {member.name for member in busy.gateway.core.joined}
+        await until(lambda: busy.gateway.endpoints.consumers and len(busy.gateway.core.members) == 2)
+        members = {member.name for member in busy.gateway.core.members.values()}
         published: list[list[EventPlace]] = []
 
         async def publish(number: int) -> None:
@@ -86,7 +86,7 @@ async def test_what_is_refused_as_busy_is_done_later_and_nothing_else_of_the_con
         await until(lambda: len(set(worked)) == 20)
         assert (await client.call("shop/quote", Event("q", 8))).value == 8
         # Nobody had to join again, because the connection was never lost.
-        assert {member.name for member in busy.gateway.core.joined} == members
+        assert {member.name for member in busy.gateway.core.members.values()} == members
 
     await asyncio.gather(*background)
     assert sorted(place.offset for places in published for place in places) == [*range(1, 21)]
@@ -103,9 +103,9 @@ async def test_a_busy_gateway_is_left_for_another_one_and_its_requests_in_flight
         application.hold()
         await until_connected(client, busy.address)
         waiting = [asyncio.create_task(client.publish("shop/orders", Event("a", one))) for one in range(2)]
-        await until(lambda: busy.gateway.core.calls == 2)
+        await until(lambda: len(busy.gateway.core.calls) == 2)
         more = asyncio.create_task(client.publish("shop/orders", Event("a", 3)))
-        await until(lambda: other.gateway.core.calls == 1)
+        await until(lambda: len(other.gateway.core.calls) == 1)
         application.release()
         assert all(len(places) == 1 for places in await asyncio.gather(*waiting, more))
 
@@ -170,7 +170,7 @@ async def test_a_request_whose_connection_is_closed_is_made_again_also_in_a_task
         async with asyncio.TaskGroup() as group:
             event = Event("a", 1, id="a", source="/test")
             publishing = group.create_task(client.publish("shop/orders", event, partition=0))
-            await until(lambda: busy.gateway.core.calls == 1)
+            await until(lambda: len(busy.gateway.core.calls) == 1)
             await close_the_connection(client)
             await until(lambda: busy.gateway.figures.counts["calls:Publish:cancelled"] == 1)
             application.release()
@@ -183,7 +183,7 @@ async def test_a_request_of_a_client_that_is_closed_says_so_and_a_cancelled_task
     client = AsyncClient(busy.address, retry=SOON)
     application.hold()
     tasks = [asyncio.create_task(client.publish("shop/orders", Event("a", one))) for one in range(2)]
-    await until(lambda: busy.gateway.core.calls == 2)
+    await until(lambda: len(busy.gateway.core.calls) == 2)
     tasks[0].cancel()
     await asyncio.wait(tasks[:1])
     await client.close()
@@ -198,7 +198,7 @@ async def test_a_blocking_call_says_that_another_thread_has_closed_the_client(
     client = Client(busy.address, retry=SOON)
     application.hold()
     publishing = asyncio.create_task(asyncio.to_thread(client.publish, "shop/orders", Event("a", 1)))
-    await until(lambda: busy.gateway.core.calls == 1)
+    await until(lambda: len(busy.gateway.core.calls) == 1)
     closing = threading.Thread(target=client.close)
     closing.start()
     with pytest.raises(LocalProtocolError, match="closed"):

@@ -40,12 +40,12 @@ async def test_calls_that_wait_for_their_commit_have_a_limit_in_bytes(applicatio
             return pb.PublishRequest(stream="shop/orders", events=[event(id, data=bytes(MIB))])
 
         waiting = [streams(channel).Publish(large(id)) for id in "ab"]
-        await until(lambda: served.gateway.core.waiting_bytes > 2 * MIB)
+        await until(lambda: served.gateway.core.call_bytes.used > 2 * MIB)
         assert (await refused(streams(channel).Publish(large("c"))))[:2] == ("RESOURCE_EXHAUSTED", "gateway-busy")
         application.release()
         assert [len((await call).places) for call in waiting] == [1, 1]
         await streams(channel).Publish(large("c"))
-        assert served.gateway.core.waiting_bytes == 0
+        assert served.gateway.core.call_bytes.used == 0
 
 
 async def test_a_large_delivery_is_read_in_parts_as_its_client_reads(application: MemoryApplication) -> None:
@@ -104,7 +104,7 @@ async def test_deliveries_that_wait_for_all_members_have_a_limit_and_are_read_ag
         application.release()
         await publishing
         assert [(await call.read()).delivery.events[0].id for call in calls] == ["a"] * 20
-        assert served.gateway.core.delivery_bytes == 0
+        assert served.gateway.core.delivery_bytes.used == 0
 
 
 async def test_a_publisher_that_is_faster_than_batches_waits_or_is_refused_and_members_are_not(

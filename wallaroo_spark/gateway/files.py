@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import concurrent.futures
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
@@ -82,33 +82,27 @@ class FileCalls:
 
     async def call(self, function: Callable[..., T], *arguments: Any) -> T:
         """Make a call. Raises its error, and :class:`Refused` when it does not return in time."""
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[T] = loop.create_future()
-
-        def tell(outcome: Callable[[Any], None], value: Any) -> None:
-            def told() -> None:
-                if not done.done():
-                    outcome(value)
-
-            # The loop has ended when nobody waits any more.
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(told)
+        running: concurrent.futures.Future[T] = concurrent.futures.Future()
+        running.set_running_or_notify_cancel()
 
         def run() -> None:
             try:
-                value = function(*arguments)
+                running.set_result(function(*arguments))
             except BaseException as error:
-                tell(done.set_exception, error)
-            else:
-                tell(done.set_result, value)
+                running.set_exception(error)
 
         threading.Thread(target=run, name="wallaroo-gateway-files", daemon=True).start()
-        await asyncio.wait([done], timeout=self._seconds)
-        if not done.done():
-            name = getattr(function, "__name__", "a call")
-            raise Refused(
-                f"the file system of the application's folder has not answered for {self._seconds:g} seconds "
-                f"({name}); check that it is mounted and reachable from this machine",
-                code="folder-silent",
-            )
-        return done.result()
+        done = asyncio.wrap_future(running)
+        try:
+            await asyncio.wait([done], timeout=self._seconds)
+            if done.done():
+                return done.result()
+        finally:
+            # Nobody waits any more, and the loop may end before the call does.
+            done.cancel()
+        name = getattr(function, "__name__", "a call")
+        raise Refused(
+            f"the file system of the application's folder has not answered for {self._seconds:g} seconds "
+            f"({name}); check that it is mounted and reachable from this machine",
+            code="folder-silent",
+        )

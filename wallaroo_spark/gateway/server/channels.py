@@ -1,4 +1,4 @@
-"""The channel of one member: a task that reads from the client and one that writes to it, around its pure state."""
+"""Open channels of clients. That of a member has a task that reads from the client and one that writes to it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from wallaroo_spark.api import pipelines_pb2 as pb
@@ -20,6 +22,46 @@ _FIRST_ROWS = 16
 """The records of a delivery that are read first, when their size is not known. Events have 3 MiB at most."""
 _READ_PARTS = 4
 """The messages of ``part_bytes`` of which records are read at once."""
+
+
+class Service:
+    """A service of the gRPC interface, for one gateway."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+
+@asynccontextmanager
+async def open_channel(
+    gateway: Gateway,
+    served: object,
+    check: Callable[[], object],
+    end: Callable[[Refused], None],
+    leave: Callable[[], object],
+) -> AsyncIterator[list[asyncio.Future[Any]]]:
+    """Serve a client until the block ends: ``end`` is called when it has lost its right, ``leave`` at the end.
+
+    ``check`` raises :class:`Refused` when it has. The block's tasks, which it adds to the list, are cancelled at the
+    end.
+    """
+    tasks: list[asyncio.Future[Any]] = []
+
+    def rules_changed() -> None:
+        try:
+            check()
+        except Refused as problem:
+            end(problem)
+
+    gateway.rules_changed[served] = rules_changed
+    try:
+        yield tasks
+    finally:
+        # Before anything is awaited: a client that goes while its channel ends cancels this task at any await.
+        del gateway.rules_changed[served]
+        leave()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class MemberChannel:
@@ -42,55 +84,34 @@ class MemberChannel:
         gateway = self._gateway
         member, events = gateway.core.join(join, self._changed)
         self._member = member
-        gateway.add(events)
-        gateway.rules_changed[self] = self._rules_changed
-        tasks: list[asyncio.Future[Any]] = []
-        try:
+        gateway.queue.add(events)
+        leave = partial(_leave, gateway, member)
+        async with open_channel(gateway, self, self._check, member.end, leave) as tasks:
             # A write that is cancelled must not have it under way: then gRPC cannot send the status of the end.
             await self._context.send_initial_metadata(())
-            await self._serve(member, messages, tasks)
-        finally:
-            # Before anything is awaited: a client that goes while its channel ends cancels this task at any await.
-            del gateway.rules_changed[self]
-            gateway.add(gateway.core.leave(member))
+            reading = asyncio.ensure_future(self._read(member, messages))
+            tasks += [asyncio.ensure_future(self._write(member)), asyncio.ensure_future(self._ended.wait()), reading]
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if reading.done() and reading.exception() is None:
+                # The client sends nothing more, and may still read the answers to its acks.
+                await asyncio.wait(tasks[:2], return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _serve(
-        self, member: JoinedMember, messages: AsyncIterator[Any], tasks: list[asyncio.Future[Any]]
-    ) -> None:
-        tasks += [asyncio.ensure_future(self._write(member)), asyncio.ensure_future(self._ended.wait())]
-        reading = asyncio.ensure_future(self._read(member, messages))
-        tasks.append(reading)
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        if reading.done() and reading.exception() is None:
-            # The client sends nothing more, and may still read the answers to its acks.
-            await asyncio.wait(tasks[:2], return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:
-            if task.done():
-                task.result()
-        if member.ended is not None:
-            raise member.ended
+                if task.done():
+                    task.result()
+            if member.ended is not None:
+                raise member.ended
 
     def _changed(self) -> None:
         self._wake.set()
         if self._member is not None and self._member.ended is not None:
             self._ended.set()
 
-    def _rules_changed(self) -> None:
-        assert self._member is not None
-        try:
-            self._check()
-        except Refused as problem:
-            self._member.end(problem)
-
     async def _read(self, member: JoinedMember, messages: AsyncIterator[Any]) -> None:
         gateway = self._gateway
         async for message in messages:
             if reason := member.nack_reason(message):
                 log.info("%s", reason)
-            gateway.add(member.client(message, gateway.core.schema, self._may_publish))
+            gateway.queue.add(member.client(message, gateway.core.schema, self._may_publish))
             while member.full:
                 self._taken.clear()
                 await self._taken.wait()
@@ -103,7 +124,7 @@ class MemberChannel:
         while not finished:
             self._wake.clear()
             given = member.take(time.monotonic())
-            self._gateway.add(member.take_events())
+            self._gateway.queue.add(member.take_events())
             self._taken.set()
             if isinstance(given, RecordsToGive):
                 await self._give(member, given)
@@ -138,6 +159,10 @@ class MemberChannel:
                 size = sum(record.size for record in records) / len(records)
                 rows = max(1, min(limits.records, int(_READ_PARTS * limits.part_bytes / size)))
             at = last + 1
+
+
+def _leave(gateway: Gateway, member: JoinedMember) -> None:
+    gateway.queue.add(gateway.core.leave(member))
 
 
 def _expired(member: JoinedMember, given: RecordsToGive) -> Refused:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any, TypeVar
 
 from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.api import pipelines_pb2_grpc as rpc
 from wallaroo_spark.gateway.cloud_events import event_of
-from wallaroo_spark.gateway.limits import Refused, invalid
+from wallaroo_spark.gateway.limits import invalid
 from wallaroo_spark.gateway.server.answers import explained, first_message, token_of
-from wallaroo_spark.gateway.server.gateway import Gateway
+from wallaroo_spark.gateway.server.channels import Service, open_channel
 from wallaroo_spark.gateway.server.peers import PeerGateway, after, forward_one, forward_stream, forwarded
 from wallaroo_spark.gateway.state.endpoints import Consumer, EndpointCall
 from wallaroo_spark.gateway.tokens import PUBLISH, SUBSCRIBE
@@ -26,11 +25,8 @@ _EXCHANGES: Any = rpc.ExchangesStub
 _ENDPOINTS: Any = rpc.EndpointsStub
 
 
-class _EphemeralService:
+class _EphemeralService(Service):
     """The common part of both services."""
-
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
 
     def _admitted(
         self, context: Any, access: str, kind: type[D], path: str
@@ -46,40 +42,8 @@ class _EphemeralService:
             return gateway.core.schema.find(kind, path)
 
         declared = check()
-        gateway.require_life()
+        gateway.core.require_life()
         return declared, gateway.peers.elsewhere(kind.kind, declared.key.path, context), check
-
-    @asynccontextmanager
-    async def _channel(
-        self,
-        served: object,
-        check: Callable[[], object],
-        end: Callable[[Refused], None],
-        leave: Callable[[], None],
-        reading: Coroutine[Any, Any, None] | None = None,
-    ) -> AsyncIterator[asyncio.Future[None] | None]:
-        """Serve a client until the block ends: ``end`` is called when it has lost its right, ``leave`` at the end.
-
-        ``reading`` reads the client's messages meanwhile.
-        """
-
-        def rules_changed() -> None:
-            try:
-                check()
-            except Refused as problem:
-                end(problem)
-
-        task = asyncio.ensure_future(reading) if reading is not None else None
-        self._gateway.rules_changed[served] = rules_changed
-        try:
-            yield task
-        finally:
-            # Before anything is awaited: a client that goes while its channel ends cancels this task at any await.
-            del self._gateway.rules_changed[served]
-            leave()
-            if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
 
 
 class ExchangesService(_EphemeralService, rpc.ExchangesServicer):
@@ -109,7 +73,7 @@ class ExchangesService(_EphemeralService, rpc.ExchangesServicer):
         gateway.require_place()
         wake = asyncio.Event()
         receiver = gateway.exchanges.join(declared.key.path, request.group, wake.set)
-        async with self._channel(receiver, check, receiver.end, partial(gateway.exchanges.leave, receiver)):
+        async with open_channel(gateway, receiver, check, receiver.end, partial(gateway.exchanges.leave, receiver)):
             await context.send_initial_metadata(())
             while receiver.ended is None:
                 wake.clear()
@@ -146,11 +110,12 @@ class EndpointsService(_EphemeralService, rpc.EndpointsServicer):
 
         single = (declared.input == "single", declared.output == "single")
         begun = endpoints.call(declared.key.path, first.event, single, changed)
-        reading = self._read(begun, messages, wake, room)
-        async with self._channel(begun, check, begun.end, leave, reading) as read:
+        async with open_channel(self._gateway, begun, check, begun.end, leave) as tasks:
+            reading = asyncio.ensure_future(self._read(begun, messages, wake, room))
+            tasks.append(reading)
             while True:
                 wake.clear()
-                _raise_of(read)
+                _raise_of(reading)
                 answer = begun.answers.take()
                 if answer is not None:
                     await context.write(answer)
@@ -191,10 +156,11 @@ class EndpointsService(_EphemeralService, rpc.EndpointsServicer):
         wake, endpoints = asyncio.Event(), gateway.endpoints
         consumer = endpoints.serve(declared.key.path, first.concurrency or 1, wake.set)
         retire, leave = partial(endpoints.retire, consumer), partial(endpoints.leave, consumer)
-        reading = self._read_answers(consumer, messages, wake)
-        async with self._channel(consumer, check, retire, leave, reading) as read:
+        async with open_channel(gateway, consumer, check, retire, leave) as tasks:
+            reading = asyncio.ensure_future(self._read_answers(consumer, messages, wake))
+            tasks.append(reading)
             await context.send_initial_metadata(())
-            while not _raise_of(read):
+            while not _raise_of(reading):
                 wake.clear()
                 event = consumer.take()
                 if event is not None:
@@ -217,9 +183,8 @@ class EndpointsService(_EphemeralService, rpc.EndpointsServicer):
             wake.set()
 
 
-def _raise_of(reading: asyncio.Future[None] | None) -> bool:
+def _raise_of(reading: asyncio.Future[None]) -> bool:
     """Whether the client sends no more messages. Raises the error with which reading them has ended."""
-    if reading is None or not reading.done():
-        return False
-    reading.result()
-    return True
+    if reading.done():
+        reading.result()
+    return reading.done()

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from wallaroo_spark.errors import CheckpointError, PipelineError, one_line
@@ -20,7 +20,6 @@ from wallaroo_spark.gateway.files import ApplicationFiles, FileCalls
 from wallaroo_spark.gateway.inbox_queue import InboxQueue
 from wallaroo_spark.gateway.limits import ByteBudget, GatewayLimits, Refused, busy, ends
 from wallaroo_spark.gateway.server.peers import Peers, moving
-from wallaroo_spark.gateway.state.calls import ToInbox
 from wallaroo_spark.gateway.state.core import GatewayCore
 from wallaroo_spark.gateway.state.endpoints import Endpoints
 from wallaroo_spark.gateway.state.exchanges import Exchanges, ExchangeTimes
@@ -85,13 +84,11 @@ class Gateway:
         schema = SchemaView.of(stored) if stored is not None else SchemaView()
         self.core = GatewayCore(self.name, generation, schema, self.limits)
         self.access = AccessRules(schema.tokens, await self.calls.call(self.files.tokens))
-        self.spawn(self.queue.run())
+        self._tasks.start(self.queue.run())
         self.queue.add(self.core.started())
         await self.queue.durable()
-        self.spawn(self._follow_commits())
-        self.spawn(self._follow_rules())
-        self.spawn(self._follow_schedules())
-        self.spawn(self._follow_generation())
+        for follow in (self._follow_commits, self._follow_rules, self._follow_schedules, self._follow_generation):
+            self._tasks.start(follow())
         log.info("gateway %s begins generation %d with version %d of the schema", self.name, generation, schema.version)
 
     def end(self, reason: str) -> None:
@@ -118,20 +115,15 @@ class Gateway:
             if not self.peers.owns("Endpoint", consumer.endpoint):
                 self.endpoints.retire(consumer, moving("endpoint", consumer.endpoint))
 
-    def require_life(self) -> None:
-        """Raise :class:`Refused` when the gateway ends."""
-        if self.core.ended is not None:
-            raise self.core.ended
+    @property
+    def members(self) -> int:
+        """Number of open channels: of members, receivers and consumers."""
+        return len(self.core.members) + len(self.exchanges.receivers) + len(self.endpoints.consumers)
 
     def require_place(self) -> None:
         """Raise :class:`Refused` when the gateway has as many members as it may have."""
-        count = self.core.members + len(self.exchanges.receivers) + len(self.endpoints.consumers)
-        if count >= self.limits.members:
-            raise busy(f"this gateway has {count} members, which is its limit; try another gateway")
-
-    def add(self, events: list[ToInbox]) -> None:
-        """Send events to the controllers."""
-        self.queue.add(events)
+        if self.members >= self.limits.members:
+            raise busy(f"this gateway has {self.members} members, which is its limit; try another gateway")
 
     def check(self, token: str, access: str, kind: str, path: str) -> None:
         """Raise :class:`Refused` unless the bearer of a token has this access to an object."""
@@ -156,14 +148,14 @@ class Gateway:
         core, queue, figures, now = self.core, self.queue, self.figures, time.monotonic()
         return {
             "generation": core.requests.generation,
-            "members": core.members + len(self.exchanges.receivers) + len(self.endpoints.consumers),
-            "requests": core.calls,
+            "members": self.members,
+            "requests": len(core.calls),
             "oldest_request": figures.oldest_call(now),
-            "deliveries": sum(member.open_deliveries for member in core.joined),
+            "deliveries": sum(member.open_deliveries for member in core.members.values()),
             "queued": len(queue),
             "refused_age": figures.refused_age(now),
             "refused_reason": figures.refused_reason,
-            "open_stages": figures.oldest_deliveries(core.joined, now),
+            "open_stages": figures.oldest_deliveries(core.members.values(), now),
             "counts": {
                 **figures.counts,
                 "commit-seconds": figures.commit_seconds,
@@ -173,10 +165,6 @@ class Gateway:
                 "inbox-seconds": queue.write_seconds,
             },
         }
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine as a task of the gateway; an error in it ends the gateway."""
-        self._tasks.start(work)
 
     def _ended(self, error: BaseException | None) -> None:
         if error is not None:
@@ -196,7 +184,7 @@ class Gateway:
         for batch in range(-1 if self._position is None else self._position, newest):
             for instruction, records in await self.calls.call(self.files.messages, batch + 1):
                 self.figures.counts["deliveries"] += isinstance(instruction, DeliverRecords | DeliverInputs)
-                self.add(self.core.handle(instruction, records))
+                self.core.handle(instruction, records)
             self._position = batch + 1
         if self.queue.asks_what_is_read:
             self.queue.read_to(await self.calls.call(self.files.read_to, newest))
@@ -240,7 +228,7 @@ class Gateway:
         kept = await self.calls.call(self.files.tokens) if schema.tokens else {}
         self.access = AccessRules(schema.tokens, kept)
         if stored is not None:
-            self.add(self.core.schema_changed(schema))
+            self.queue.add(self.core.schema_changed(schema))
         for changed in list(self.rules_changed.values()):
             changed()
 

@@ -13,7 +13,7 @@ from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.api import pipelines_pb2_grpc as rpc
 from wallaroo_spark.gateway.limits import Refused, invalid
 from wallaroo_spark.gateway.server.answers import explained, first_message, token_of
-from wallaroo_spark.gateway.server.channels import MemberChannel
+from wallaroo_spark.gateway.server.channels import MemberChannel, Service
 from wallaroo_spark.gateway.server.gateway import Gateway
 from wallaroo_spark.gateway.state.calls import PublishCall, ToInbox, WaitingCall
 from wallaroo_spark.gateway.tokens import PUBLISH, SUBSCRIBE
@@ -27,11 +27,8 @@ _AT_ONCE = 256
 """The most requests of one PublishMany at once. More are read when some are answered."""
 
 
-class StreamsService(rpc.StreamsServicer):
+class StreamsService(Service, rpc.StreamsServicer):
     """Publish and subscribe."""
-
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
 
     @explained
     async def Publish(self, request: pb.PublishRequest, context: Any) -> pb.PublishReply:
@@ -87,12 +84,7 @@ class StreamsService(rpc.StreamsServicer):
     @explained
     async def Subscribe(self, messages: AsyncIterator[pb.SubscriberMessage], context: Any) -> None:
         """Consume a stream as a member of a group."""
-        gateway, token = self._gateway, token_of(context)
-        first = await first_message(messages)
-        if first.WhichOneof("message") != "join":
-            raise _no_join()
-        path = first.join.stream
-        await _serve(gateway, context, token, ("Stream", path), first.join, messages)
+        await _serve(self._gateway, context, messages, "Stream", lambda join: join.stream)
 
     @explained
     async def ChangeGroup(self, request: pb.ChangeGroupRequest, context: Any) -> pb.ChangeGroupReply:
@@ -102,41 +94,31 @@ class StreamsService(rpc.StreamsServicer):
         return pb.ChangeGroupReply(partitions=call.partitions)
 
 
-class PipelinesService(rpc.PipelinesServicer):
+class PipelinesService(Service, rpc.PipelinesServicer):
     """Work on stages, and cancel instances."""
-
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
 
     @explained
     async def Work(self, messages: AsyncIterator[pb.WorkerMessage], context: Any) -> None:
         """Work on a stage."""
-        gateway, token = self._gateway, token_of(context)
-        first = await first_message(messages)
-        if first.WhichOneof("message") != "join":
-            raise _no_join()
-        await _serve(gateway, context, token, ("Pipeline", first.join.pipeline), first.join, messages)
+        await _serve(self._gateway, context, messages, "Pipeline", lambda join: join.pipeline)
 
     @explained
     async def Cancel(self, request: pb.CancelRequest, context: Any) -> pb.CancelReply:
         """End an instance."""
         gateway = self._gateway
-        await _ask(gateway, context, ("Pipeline", request.pipeline), partial(gateway.core.cancel, request))
+        await _ask(gateway, context, ("Pipeline", request.pipeline), partial(gateway.core.change_instance, request))
         return pb.CancelReply()
 
     @explained
     async def TakeAway(self, request: pb.TakeAwayRequest, context: Any) -> pb.TakeAwayReply:
         """Take the deliveries of an instance away."""
         gateway = self._gateway
-        await _ask(gateway, context, ("Pipeline", request.pipeline), partial(gateway.core.take_away, request))
+        await _ask(gateway, context, ("Pipeline", request.pipeline), partial(gateway.core.change_instance, request))
         return pb.TakeAwayReply()
 
 
-class SchemaService(rpc.SchemaServicer):
+class SchemaService(Service, rpc.SchemaServicer):
     """The schema, and the addresses of gateways."""
-
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
 
     @explained
     async def Describe(self, request: pb.DescribeRequest, context: Any) -> pb.DescribeReply:
@@ -158,7 +140,7 @@ def _begin(gateway: Gateway, request: pb.PublishRequest) -> tuple[PublishCall, a
         )
     done = asyncio.Event()
     call, events = gateway.core.publish(request, done.set)
-    gateway.add(events)
+    gateway.queue.add(events)
     return call, done
 
 
@@ -187,7 +169,7 @@ async def _ask(
     gateway.queue.require_room()
     done = asyncio.Event()
     call, events = begin(done.set)
-    gateway.add(events)
+    gateway.queue.add(events)
     await _committed(gateway, call, done)
     return call
 
@@ -218,23 +200,19 @@ async def _in_time(gateway: Gateway, waiting: Awaitable[Any], state: str) -> Non
 
 
 async def _serve(
-    gateway: Gateway,
-    context: Any,
-    token: str,
-    object: tuple[str, str],
-    join: pb.JoinGroup | pb.JoinStage,
-    messages: AsyncIterator[Any],
+    gateway: Gateway, context: Any, messages: AsyncIterator[Any], kind: str, path_of: Callable[[Any], str]
 ) -> None:
+    """Serve a member of an object whose path is in its first message."""
+    token, first = token_of(context), await first_message(messages)
+    if first.WhichOneof("message") != "join":
+        raise invalid("the first message of the channel is not join; send join first")
+
     def check() -> None:
-        gateway.check(token, SUBSCRIBE, *object)
+        gateway.check(token, SUBSCRIBE, kind, path_of(first.join))
 
     def may_publish(path: str) -> None:
         gateway.check(token, PUBLISH, "Stream", path)
 
     check()
     await gateway.queue.room()
-    await MemberChannel(gateway, context, check, may_publish).serve(join, messages)
-
-
-def _no_join() -> Refused:
-    return invalid("the first message of the channel is not join; send join first")
+    await MemberChannel(gateway, context, check, may_publish).serve(first.join, messages)

@@ -31,8 +31,8 @@ def reason_of(answer: Answer) -> str:
 class Asker(Protocol):
     """A part of the gateway that has asked a controller."""
 
-    def answered(self, request: int, answer: Answer) -> list[ToInbox]:
-        """Take the answer to one request. Returns further events."""
+    def answered(self, answer: Answer) -> None:
+        """Take the answer to one request."""
 
 
 class RequestsInFlight:
@@ -61,13 +61,12 @@ class RequestsInFlight:
         """Nobody waits for the answer any more."""
         self._askers.pop(request, None)
 
-    def answered(self, answer: Answer) -> list[ToInbox]:
+    def answered(self, answer: Answer) -> None:
         """Pass an answer on; one to an unknown request, or to an earlier generation, is dropped."""
         reply = answer.reply_to
-        if (reply.gateway, reply.generation) != (self.gateway, self.generation):
-            return []
-        asker = self._askers.pop(reply.request, None)
-        return asker.answered(reply.request, answer) if asker is not None else []
+        ours = (reply.gateway, reply.generation) == (self.gateway, self.generation)
+        if ours and (asker := self._askers.pop(reply.request, None)) is not None:
+            asker.answered(answer)
 
 
 def by_partition(
@@ -115,9 +114,9 @@ class WaitingCall:
         self._asked[reply.request] = key
         return key, make(reply)
 
-    def answered(self, request: int, answer: Answer) -> list[ToInbox]:
+    def answered(self, answer: Answer) -> None:
         """Take the answer of one controller."""
-        key = self._asked.pop(request)
+        key = self._asked.pop(answer.reply_to.request)
         if isinstance(answer, AnswerRequest):
             self._answered += 1
             self.took(key, answer)
@@ -125,7 +124,6 @@ class WaitingCall:
             self.problem = self.refusal(answer)
         if not self._asked:
             self._end()
-        return []
 
     def fail(self, problem: Refused) -> None:
         """The call ends before it is answered."""
@@ -164,12 +162,11 @@ class GroupCall(WaitingCall):
         """A partition has made the change."""
         self.partitions += 1
 
-    def answered(self, request: int, answer: Answer) -> list[ToInbox]:
+    def answered(self, answer: Answer) -> None:
         """Take the answer of one controller. A group need not be in every partition."""
-        found = super().answered(request, answer)
+        super().answered(answer)
         if self.done and self.partitions:
             self.problem = None
-        return found
 
 
 class PublishCall(WaitingCall):

@@ -5,7 +5,7 @@ Source: ``docs/pipelines/gateway.md``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 
 from wallaroo_spark.api import pipelines_pb2 as pb
@@ -50,12 +50,7 @@ Changed = Callable[[], None]
 _DURABILITY = {pb.COMMITTED: Durability.COMMITTED, pb.RECEIVED: Durability.RECEIVED}
 _LOCATIONS = {pb.StartPoint.LATEST: "latest", pb.StartPoint.BEGINNING: "beginning", pb.StartPoint.OFFSET: "offset"}
 
-_ACTIONS = {
-    pb.ChangeGroupRequest.DELETE: GroupAction.DELETE,
-    pb.ChangeGroupRequest.MOVE: GroupAction.MOVE,
-    pb.ChangeGroupRequest.PAUSE: GroupAction.PAUSE,
-    pb.ChangeGroupRequest.RESUME: GroupAction.RESUME,
-}
+_ACTIONS = {pb.ChangeGroupRequest.Action.Value(action.name): action for action in GroupAction}
 
 
 class GatewayCore:
@@ -68,36 +63,15 @@ class GatewayCore:
         self.ended: Refused | None = None
         """Why the gateway takes no more requests; None while it does."""
         self._prefix = f"{gateway}.{generation}."
-        self._members: dict[int, JoinedMember] = {}
-        self._calls: set[WaitingCall] = set()
-        self._call_bytes = ByteBudget(limits.request_bytes)
-        self._delivery_bytes = ByteBudget(limits.delivery_bytes)
+        self.members: dict[int, JoinedMember] = {}
+        """The members, by number."""
+        self.calls: set[WaitingCall] = set()
+        """The calls that wait for their commit."""
+        self.call_bytes = ByteBudget(limits.request_bytes)
+        """Their bytes."""
+        self.delivery_bytes = ByteBudget(limits.delivery_bytes)
+        """The bytes of the deliveries that wait for the members."""
         self._last_member = 0
-
-    @property
-    def members(self) -> int:
-        """Number of members."""
-        return len(self._members)
-
-    @property
-    def waiting_bytes(self) -> int:
-        """The bytes of the calls that wait for their commit."""
-        return self._call_bytes.used
-
-    @property
-    def delivery_bytes(self) -> int:
-        """The bytes of the deliveries that wait for their members."""
-        return self._delivery_bytes.used
-
-    @property
-    def calls(self) -> int:
-        """Number of calls that wait for their commit."""
-        return len(self._calls)
-
-    @property
-    def joined(self) -> Iterable[JoinedMember]:
-        """The members."""
-        return self._members.values()
 
     def started(self) -> list[ToInbox]:
         """The first events of this generation: the members of earlier ones are gone."""
@@ -121,26 +95,19 @@ class GatewayCore:
         call = PublishCall(self.requests, changed, parts, events, durability, request.not_before, divided)
         if durability is Durability.COMMITTED:
             call.size = request.ByteSize()
-            if not self._call_bytes.has_room(call.size):
+            if not self.call_bytes.has_room(call.size):
                 raise busy(
-                    f"calls of {self._call_bytes.used} bytes wait for their commit, which is the limit; try again "
+                    f"calls of {self.call_bytes.used} bytes wait for their commit, which is the limit; try again "
                     "later, or with another gateway"
                 )
-            self._call_bytes.add(call.size)
-            self._calls.add(call)
+            self.call_bytes.add(call.size)
+            self.calls.add(call)
         return call, call.begin()
 
-    def cancel(self, request: pb.CancelRequest, changed: Changed) -> tuple[WaitingCall, list[ToInbox]]:
-        """Begin to cancel an instance. Raises :class:`Refused`."""
-        return self._change_instance(request, InstanceCancelled, changed)
-
-    def take_away(self, request: pb.TakeAwayRequest, changed: Changed) -> tuple[WaitingCall, list[ToInbox]]:
-        """Begin to take the deliveries of an instance away. Raises :class:`Refused`."""
-        return self._change_instance(request, partial(DeliveriesTaken, stage=request.stage), changed)
-
-    def _change_instance(
-        self, request: pb.CancelRequest | pb.TakeAwayRequest, event: Callable[..., Event], changed: Changed
+    def change_instance(
+        self, request: pb.CancelRequest | pb.TakeAwayRequest, changed: Changed
     ) -> tuple[WaitingCall, list[ToInbox]]:
+        """Begin to cancel an instance, or to take its deliveries away. Raises :class:`Refused`."""
         pipeline = self.schema.find(PipelineDeclaration, request.pipeline)
         self._room_for_a_call()
         stream = pipeline.input_key.path
@@ -148,7 +115,10 @@ class GatewayCore:
         if request.instance >= 1 << 63:
             raise invalid(f"there is no instance {request.instance}; give the number of a delivery's instance")
         call = WaitingCall(self.requests, changed)
-        self._calls.add(call)
+        self.calls.add(call)
+        event: Callable[..., Event] = InstanceCancelled
+        if isinstance(request, pb.TakeAwayRequest):
+            event = partial(DeliveriesTaken, stage=request.stage)
         make = partial(event, pipeline=pipeline.key.path, instance=request.instance)
         return call, [call.ask(PartitionKey(stream, request.partition), make)]
 
@@ -169,25 +139,25 @@ class GatewayCore:
                 GroupChanged, group=request.group, action=_ACTIONS[request.action], start=_start_point(request.start)
             )
         call = GroupCall(self.requests, changed)
-        self._calls.add(call)
+        self.calls.add(call)
         return call, [call.ask(key, event) for key in keys]
 
     def forget(self, call: WaitingCall) -> None:
         """Nobody waits for a call any more."""
         call.forget()
-        if call in self._calls:
-            self._calls.remove(call)
-            self._call_bytes.add(-call.size)
+        if call in self.calls:
+            self.calls.remove(call)
+            self.call_bytes.add(-call.size)
 
     def join(self, join: pb.JoinGroup | pb.JoinStage, changed: Changed) -> tuple[JoinedMember, list[ToInbox]]:
         """A client joins a group, or the workers of a stage. Raises :class:`Refused`."""
         joining = self._group(join) if isinstance(join, pb.JoinGroup) else self._stage(join)
-        self._alive()
-        if len(self._members) >= self.limits.members:
-            raise busy(f"this gateway has {len(self._members)} members, which is its limit; try another gateway")
+        self.require_life()
+        if len(self.members) >= self.limits.members:
+            raise busy(f"this gateway has {len(self.members)} members, which is its limit; try another gateway")
         self._last_member += 1
-        member = JoinedMember(self._last_member, joining, self.requests, self.limits, changed, self._delivery_bytes)
-        self._members[member.number] = member
+        member = JoinedMember(self._last_member, joining, self.requests, self.limits, changed, self.delivery_bytes)
+        self.members[member.number] = member
         return member, member.join(joining.partitions or range(self.schema.partitions(joining.stream)))
 
     def _group(self, join: pb.JoinGroup) -> GroupJoining:
@@ -236,16 +206,17 @@ class GatewayCore:
 
     def leave(self, member: JoinedMember) -> list[ToInbox]:
         """A client's channel has ended."""
-        self._members.pop(member.number, None)
+        self.members.pop(member.number, None)
         return member.leave()
 
-    def handle(self, instruction: Instruction, records: tuple[CloudEvent, ...] | None = None) -> list[ToInbox]:
-        """Take an instruction of a committed batch. Returns further events."""
+    def handle(self, instruction: Instruction, records: tuple[CloudEvent, ...] | None = None) -> None:
+        """Take an instruction of a committed batch."""
         if isinstance(instruction, AnswerRequest | RefuseRequest | WarnClient):
-            return self.requests.answered(instruction)
+            self.requests.answered(instruction)
+            return
         assert isinstance(instruction, DeliverRecords | DeliverInputs | WithdrawDelivery | EndSubscription), instruction
         if (found := self._member(instruction.member)) is None:
-            return []
+            return
         member, partition = found
         match instruction:
             case DeliverRecords() | DeliverInputs():
@@ -254,13 +225,12 @@ class GatewayCore:
                 member.withdraw(partition, instruction.delivery, instruction.reason, instruction.timed_out)
             case EndSubscription():
                 member.lose(partition, ended(f"{instruction.reason}; join again when it is declared again"))
-        return []
 
     def schema_changed(self, schema: SchemaView) -> list[ToInbox]:
         """A new version of the schema: members join the partitions that were added."""
         self.schema = schema
         events: list[ToInbox] = []
-        for member in self._members.values():
+        for member in self.members.values():
             if not member.joining.partitions:
                 events += member.join(range(schema.partitions(member.joining.stream)), added=True)
         return events
@@ -268,10 +238,10 @@ class GatewayCore:
     def end(self, reason: str) -> None:
         """The gateway ends: every call and every channel ends with an error that says so."""
         self.ended = self.ended or ends(reason)
-        for call in list(self._calls):
+        for call in list(self.calls):
             call.fail(self.ended)
             self.forget(call)
-        for member in list(self._members.values()):
+        for member in list(self.members.values()):
             member.end(self.ended)
 
     def _member(self, name: str) -> tuple[JoinedMember, int] | None:
@@ -279,17 +249,18 @@ class GatewayCore:
         if not name.startswith(self._prefix):
             return None
         number, _, partition = name.removeprefix(self._prefix).partition(".")
-        member = self._members.get(int(number))
+        member = self.members.get(int(number))
         return None if member is None else (member, int(partition))
 
-    def _alive(self) -> None:
+    def require_life(self) -> None:
+        """Raise :class:`Refused` when the gateway ends."""
         if self.ended is not None:
             raise self.ended
 
     def _room_for_a_call(self) -> None:
-        self._alive()
-        if len(self._calls) >= self.limits.requests:
-            raise busy(f"{len(self._calls)} calls wait for their commit, which is the limit; try again, or later")
+        self.require_life()
+        if len(self.calls) >= self.limits.requests:
+            raise busy(f"{len(self.calls)} calls wait for their commit, which is the limit; try again, or later")
 
     def _concurrency(self, asked: int, usual: int) -> int:
         if asked > self.limits.concurrency:

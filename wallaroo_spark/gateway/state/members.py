@@ -26,6 +26,7 @@ from wallaroo_spark.pipelines.controller.messages.events import (
     DeliveryAcked,
     DeliveryExtended,
     DeliveryNacked,
+    Event,
     GroupJoined,
     MemberLeft,
     StageJoined,
@@ -128,7 +129,6 @@ class _StatementPart:
     """Place of the statement in its transaction."""
     places: list[int]
     """Places of the events in the statement."""
-    target: PartitionKey
 
 
 @dataclass
@@ -197,7 +197,8 @@ class JoinedMember:
         self._requests = requests
         self._limits = limits
         self._changed = changed
-        self._base = f"{requests.gateway}.{requests.generation}.{number}"
+        self.name = f"{requests.gateway}.{requests.generation}.{number}"
+        """Name of the member, for people."""
         self._make = pb.SubscriberEvent if isinstance(joining, GroupJoining) else pb.WorkerEvent
         self._joined: set[int] = set()
         self._joining: set[int] = set()
@@ -209,8 +210,9 @@ class JoinedMember:
         self._settling = 0
         """Number of acks and nacks without an answer."""
         self._open: dict[int, _Open] = {}
-        self._numbers: dict[tuple[int, Delivery], int] = {}
-        self._waiting: deque[int] = deque()
+        self._by_delivery: dict[tuple[int, Delivery], _Open] = {}
+        self._waiting: dict[int, _Open] = {}
+        """Those that the client has not been given, and that were not withdrawn, by their numbers."""
         self._waiting_bytes = 0
         self._budget = budget or ByteBudget(limits.delivery_bytes)
         """The bytes that wait for all members, which those of this one are a part of."""
@@ -219,11 +221,6 @@ class JoinedMember:
         self._renewed = 0.0
         self._events: list[ToInbox] = []
         self._out: deque[Outgoing] = deque()
-
-    @property
-    def name(self) -> str:
-        """Name of the member, for people."""
-        return self._base
 
     @property
     def full(self) -> bool:
@@ -242,7 +239,7 @@ class JoinedMember:
 
     def name_at(self, partition: int) -> str:
         """Name of the member in one partition."""
-        return f"{self._base}.{partition}"
+        return f"{self.name}.{partition}"
 
     def join(self, partitions: Iterable[int], *, added: bool = False) -> list[ToInbox]:
         """Join partitions, unless the member is there already."""
@@ -273,6 +270,7 @@ class JoinedMember:
         self._asked.clear()
         self._settling = 0
         self._open.clear()
+        self._waiting.clear()
         self._waits(-self._waiting_bytes)
         left = sorted(self._joined | self._joining)
         self._joined.clear()
@@ -317,7 +315,7 @@ class JoinedMember:
                 case "nack":
                     return self._nack(found, min(message.nack.delay, LONGEST_DELAY), message.nack.reason)
                 case "extend":
-                    return [self._extended(one) for one in (found, *self._waiting_deliveries())]
+                    return [self._about(one, DeliveryExtended) for one in (found, *self._waiting_deliveries())]
                 case "begin":
                     return self._begin(found)
                 case _:
@@ -336,10 +334,9 @@ class JoinedMember:
             return ""
         return f"member {self.name_at(found.partition)} gives {found.delivery} back: {bounded_reason(nack.reason)}"
 
-    def answered(self, request: int, answer: Answer) -> list[ToInbox]:
+    def answered(self, answer: Answer) -> None:
         """Take the answer of a controller to a request of this member."""
-        self._asked.pop(request)(answer)
-        return []
+        self._asked.pop(answer.reply_to.request)(answer)
 
     def deliver(
         self, partition: int, instruction: DeliverRecords | DeliverInputs, records: tuple[CloudEvent, ...] | None
@@ -358,9 +355,8 @@ class JoinedMember:
                 return
         found = _Open(self._last, partition, instruction, records, size)
         found.waited = bool(self._waiting) or self._given >= self.joining.concurrency
-        self._open[found.number] = found
-        self._numbers[partition, found.delivery] = found.number
-        self._waiting.append(found.number)
+        self._open[found.number] = self._waiting[found.number] = found
+        self._by_delivery[partition, found.delivery] = found
         self._waits(size)
         self._changed()
 
@@ -381,8 +377,7 @@ class JoinedMember:
 
     def withdraw(self, partition: int, delivery: Delivery, reason: str, taken_away: bool = False) -> None:
         """A delivery has ended without the member's doing. One that was taken away keeps its place."""
-        number = self._numbers.get((partition, delivery))
-        found = self._open.get(number) if number is not None else None
+        found = self._by_delivery.get((partition, delivery))
         if found is None or found.state is _State.ENDING:
             # The answer to an ack that is on its way says it.
             return
@@ -409,9 +404,7 @@ class JoinedMember:
         if self._out:
             return self._out.popleft()
         while self._announced and not self._finishing and self._waiting and self._given < self.joining.concurrency:
-            found = self._open.get(self._waiting.popleft())
-            if found is None:
-                continue
+            found = self._waiting.pop(next(iter(self._waiting)))
             if found.state is _State.TAKEN:
                 # Its time was over before the client was given it. The controller gives the member another one.
                 self._given += 1
@@ -420,7 +413,7 @@ class JoinedMember:
             found.state, found.given = _State.GIVEN, True
             self._given += 1
             if found.waited:
-                self._events.append(self._extended(found))
+                self._events.append(self._about(found, DeliveryExtended))
             self._renew(now)
             self._waits(-found.size)
             records, found.records, found.size = found.records, None, 0
@@ -432,12 +425,12 @@ class JoinedMember:
             return _stage_event(found.number, found.partition, instruction)
         return None
 
-    def _extended(self, found: _Open) -> ToInbox:
-        return self._key(found.partition), DeliveryExtended(self.name_at(found.partition), found.delivery)
+    def _about(self, found: _Open, event: Callable[..., Event], *more: object) -> ToInbox:
+        """An event about a delivery, for the controller that has it."""
+        return self._key(found.partition), event(self.name_at(found.partition), found.delivery, *more)
 
     def _waiting_deliveries(self) -> list[_Open]:
-        found = (self._open.get(number) for number in self._waiting)
-        return [one for one in found if one is not None and one.state is _State.WAITING and one.instruction.timeout]
+        return [one for one in self._waiting.values() if one.state is _State.WAITING and one.instruction.timeout]
 
     def _renew(self, now: float) -> None:
         """The time of a delivery must not pass while it waits for its turn at a member that works."""
@@ -445,7 +438,7 @@ class JoinedMember:
             shortest = min(one.instruction.timeout for one in waiting) / 1000
             if now >= self._renewed + shortest / RENEWALS:
                 self._renewed = now
-                self._events += map(self._extended, waiting)
+                self._events += [self._about(one, DeliveryExtended) for one in waiting]
 
     def _waits(self, size: int) -> None:
         self._waiting_bytes += size
@@ -471,27 +464,22 @@ class JoinedMember:
         return pb.StatementResult(delivery=number, place=place, state=state, reason=reason)
 
     def _join_answered(self, partition: int, added: bool, answer: Answer) -> None:
-        accepted = isinstance(answer, AnswerRequest)
+        reason, problem = reason_of(answer), Refused(reason_of(answer), code="join-refused")
         self._joining.discard(partition)
-        if accepted:
+        if isinstance(answer, AnswerRequest):
             self._joined.add(partition)
+        elif isinstance(self.joining, GroupJoining):
+            if added:
+                text = f"partition {partition} of {self.joining.stream} was added, and cannot be joined: {reason}"
+                problem = try_again(f"{text}; join again")
+            self.end(problem)
+            return
         # A stage that the schema has no more is joined in the partitions whose instances still need it.
-        if accepted or isinstance(self.joining, StageJoining):
-            if self._joining:
-                return
-            if not self._joined:
-                problem = Refused(reason_of(answer), code="join-refused")
-                self.end(self._otherwise or problem)
-            elif not self._announced:
-                self._announced = True
-                self._send(joined=pb.Joined(member=self.name))
-        elif added:
-            text = (
-                f"partition {partition} of {self.joining.stream} was added, and cannot be joined: {reason_of(answer)}"
-            )
-            self.end(try_again(f"{text}; join again"))
-        else:
-            self.end(Refused(reason_of(answer), code="join-refused"))
+        if not self._joining and not self._joined:
+            self.end(self._otherwise or problem)
+        elif not self._joining and not self._announced:
+            self._announced = True
+            self._send(joined=pb.Joined(member=self.name))
 
     def _ack(self, found: _Open, ack: pb.Ack, schema: SchemaView) -> list[ToInbox]:
         output, outputs = None, tuple[StreamOutput, ...]()
@@ -505,13 +493,7 @@ class JoinedMember:
             outputs = tuple(self._stream_outputs(ack.stream_outputs, schema))
         elif ack.HasField("output") or ack.stream_outputs:
             raise invalid("an ack of a group's delivery has no output; only those of stages have")
-        reply = self._settle(found)
-        return [
-            (
-                self._key(found.partition),
-                DeliveryAcked(reply, self.name_at(found.partition), found.delivery, output, outputs),
-            )
-        ]
+        return [self._about(found, partial(DeliveryAcked, self._settle(found)), output, outputs)]
 
     def _stream_outputs(self, given: Sequence[pb.StreamEvents], schema: SchemaView) -> Iterator[StreamOutput]:
         assert isinstance(self.joining, StageJoining)
@@ -538,9 +520,8 @@ class JoinedMember:
         return "it was settled or withdrawn" if was_given else "it was never given on this channel"
 
     def _nack(self, found: _Open, delay: int, reason: str, problem: pb.Problem | None = None) -> list[ToInbox]:
-        reply, member = self._settle(found, problem), self.name_at(found.partition)
-        nacked = DeliveryNacked(reply, member, found.delivery, delay, bounded_reason(reason))
-        return [(self._key(found.partition), nacked)]
+        nacked = partial(DeliveryNacked, self._settle(found, problem))
+        return [self._about(found, nacked, delay, bounded_reason(reason))]
 
     def _settle(self, found: _Open, problem: pb.Problem | None = None) -> ReplyTo:
         found.state = _State.ENDING
@@ -555,8 +536,7 @@ class JoinedMember:
             return []
         found.begun = True
         self._send(statement=self._result(found.number, -1, "PENDING"))
-        reply = self._ask(partial(self._begun, found))
-        return [(self._key(found.partition), TransactionBegun(reply, self.name_at(found.partition), found.delivery))]
+        return [self._about(found, partial(TransactionBegun, self._ask(partial(self._begun, found))))]
 
     def _add_statement(
         self, found: _Open, given: pb.StreamEvents, schema: SchemaView, may: MayPublish
@@ -586,11 +566,9 @@ class JoinedMember:
         self._send(statement=self._result(found.number, place, "PENDING"))
         sent: list[ToInbox] = []
         for key, places in parts:
-            found.parts.append(_StatementPart(place, places, key))
-            reply = self._ask(partial(self._statement_answered, found, place))
-            records = tuple(events[one] for one in places)
-            added = StatementAdded(reply, self.name_at(found.partition), found.delivery, key, records)
-            sent.append((self._key(found.partition), added))
+            found.parts.append(_StatementPart(place, places))
+            added = partial(StatementAdded, self._ask(partial(self._statement_answered, found, place)))
+            sent.append(self._about(found, added, key, tuple(events[one] for one in places)))
         return sent
 
     def _begun(self, found: _Open, answer: Answer) -> None:
@@ -642,7 +620,8 @@ class JoinedMember:
 
     def _forget(self, found: _Open) -> None:
         del self._open[found.number]
-        self._numbers.pop((found.partition, found.delivery), None)
+        self._by_delivery.pop((found.partition, found.delivery), None)
+        self._waiting.pop(found.number, None)
 
 
 def group_messages(
