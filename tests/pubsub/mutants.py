@@ -210,7 +210,7 @@ def forgets_times_that_are_not_retained() -> AbstractContextManager[Any]:
 
     def only(self: Publication) -> None:
         forget(self)
-        self._upper = MaximalAntichain(time for time in self._upper if batch_of(time) >= self._oldest)
+        self._upper = MaximalAntichain(time for time in self._upper if batch_of(time) >= self.oldest)
 
     return mock.patch.object(Publication, "_forget", only)
 
@@ -244,7 +244,7 @@ def counts_each_time_once() -> AbstractContextManager[Any]:
 
 def waits_for_nobody() -> AbstractContextManager[Any]:
     """A subscriber stops reading from every partition when it holds much, those included that it waits for."""
-    return mock.patch.object(Merger, "may_read", lambda self, partition: self._held <= self._most_held)
+    return mock.patch.object(Merger, "may_read", lambda self, partition: self.held_bytes <= self._most_held)
 
 
 def _both(*patches: Any) -> AbstractContextManager[Any]:

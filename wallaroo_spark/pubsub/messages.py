@@ -358,7 +358,7 @@ def unpack_rows(payload: bytes | memoryview) -> pa.RecordBatch:
     try:
         with pa.ipc.open_stream(pa.py_buffer(_binary(memoryview(payload)))) as reader:
             batches = list(reader)
-            rows = batches[0] if batches else _none_of(reader.schema)
+            rows = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=reader.schema)
         rows.validate(full=True)
         # Arrow decodes column names only on access, so that access is part of the check.
         _ = rows.schema.names, str(rows.schema)
@@ -367,10 +367,6 @@ def unpack_rows(payload: bytes | memoryview) -> pa.RecordBatch:
     if len(batches) > 1:
         raise broken(Fault.OVERLONG_FRAME, f"a message has {len(batches)} record batches; expected exactly one")
     return rows
-
-
-def _none_of(schema: pa.Schema) -> Any:
-    return pa.RecordBatch.from_pylist([], schema=schema)
 
 
 def _binary(payload: memoryview) -> memoryview:

@@ -171,7 +171,27 @@ def minimal(times: Iterable[Time]) -> list[Time]:
     return found
 
 
-class MinimalAntichain:
+class _Antichain:
+    """The elements of a frontier."""
+
+    _elements: list[Time]
+
+    def __iter__(self) -> Iterator[Time]:
+        return iter(self._elements)
+
+    def __len__(self) -> int:
+        return len(self._elements)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({list(self.elements)!r})"
+
+    @property
+    def elements(self) -> tuple[Time, ...]:
+        """The frontier, in a fixed order."""
+        return tuple(sorted(self._elements, key=key))
+
+
+class MinimalAntichain(_Antichain):
     """A lower frontier: the minimal elements of a multiset of times, kept up to date by changes of the counts.
 
     Several partitions can hold the same time. It stays in the multiset until its count is zero.
@@ -181,25 +201,6 @@ class MinimalAntichain:
         self._counts: Counter[Time] = Counter()
         self._elements: list[Time] = []
         self.update([(time, 1) for time in times])
-
-    def __iter__(self) -> Iterator[Time]:
-        return iter(self._elements)
-
-    def __len__(self) -> int:
-        return len(self._elements)
-
-    def __repr__(self) -> str:
-        return f"MinimalAntichain({self._elements!r})"
-
-    @property
-    def elements(self) -> tuple[Time, ...]:
-        """The frontier, in a fixed order."""
-        return tuple(self._elements)
-
-    @property
-    def held(self) -> dict[Time, int]:
-        """The count of each time in the multiset, including times that are not minimal."""
-        return dict(self._counts)
 
     def update(self, changes: Iterable[tuple[Time, int]]) -> Changes:
         """Apply all changes at once. Return the resulting changes of the frontier: removed times (-1), then new ones
@@ -228,27 +229,13 @@ class MinimalAntichain:
         return any(at_or_before(element, time) for element in self._elements)
 
 
-class MaximalAntichain:
+class MaximalAntichain(_Antichain):
     """An upper frontier: the maximal elements of the inserted times."""
 
     def __init__(self, times: Iterable[Time] = ()) -> None:
         self._elements: list[Time] = []
         for time in times:
             self.insert(time)
-
-    def __iter__(self) -> Iterator[Time]:
-        return iter(self._elements)
-
-    def __len__(self) -> int:
-        return len(self._elements)
-
-    def __repr__(self) -> str:
-        return f"MaximalAntichain({list(self.elements)!r})"
-
-    @property
-    def elements(self) -> tuple[Time, ...]:
-        """The frontier, in a fixed order."""
-        return tuple(sorted(self._elements, key=key))
 
     def insert(self, time: Time) -> bool:
         """Add a time and drop the elements before it. Returns False when an element already covers ``time``."""

@@ -42,11 +42,11 @@ def test_an_epoch_is_held_back_until_every_partition_has_passed_it() -> None:
 def test_an_epoch_that_one_publisher_had_begun_is_dropped_from_all() -> None:
     merger = Merger(2)
     fed(merger, (0, Snapshot((7,), (6,))), (1, Snapshot((5,), (4,))))
-    assert (merger.frontier, merger.filter) == ((5,), (6,))
+    assert (merger.frontier, merger._filter.elements) == ((5,), (6,))
 
     assert fed(merger, (1, data(5)), (1, update(5, 6)), (1, data(6))) == [moved(5, 6)]
     assert fed(merger, (1, update(6, 7))) == [moved(6, 7)]
-    assert merger.filter == ()
+    assert merger._filter.elements == ()
     assert fed(merger, (1, data(7, b"y")), (0, update(7, 8)), (1, update(7, 8)))[0] == Delivered(7, 1, b"y")
 
 

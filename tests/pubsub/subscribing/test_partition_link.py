@@ -11,7 +11,7 @@ from tests.pubsub.subscribing.scripted import Catalog, Place, Record
 from wallaroo_spark.errors import PubSubError, TransportError
 from wallaroo_spark.pubsub.messages import VERSION, SubscriberHello
 from wallaroo_spark.pubsub.subscribing import partition_link
-from wallaroo_spark.pubsub.subscribing.partition_link import PartitionLink
+from wallaroo_spark.pubsub.subscribing.partition_link import LinkLost, PartitionLink
 from wallaroo_spark.pubsub.subscribing.settings import SubscriptionSettings
 
 ADDRESS = "127.0.0.1:7100"
@@ -87,6 +87,16 @@ async def test_an_attempt_has_its_whole_time_also_when_the_outage_ends_before(
 
     monkeypatch.setattr(partition_link, "connect", connect)
     monkeypatch.setattr(partition_link, "PAUSE_SECONDS", 0.0)
+    link = make_link(1.0)
+
+    async def fail() -> None:
+        with pytest.raises(LinkLost) as lost:
+            await link.connect(SubscriberHello(VERSION, "", "totals", 0, "test", "", ()))
+        link.trouble(str(lost.value))
+        await link.pause()
+
+    await fail()
+    await fail()
     with pytest.raises(PubSubError, match=r"is lost: .* nobody answers"):
-        await make_link(1.0).connect(SubscriberHello(VERSION, "", "totals", 0, "test", "", ()))
+        await fail()
     assert limits == [partition_link.CONNECT_SECONDS] * 3

@@ -90,6 +90,7 @@ class _Subscriber:
     """Whether the last message was sent."""
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Publication:
     """The frontiers of one partition and the positions of its subscribers.
 
@@ -99,42 +100,26 @@ class Publication:
     Batches that were committed before it joined do not count.
     """
 
-    def __init__(
-        self,
-        topic: str,
-        partition: int,
-        identity: str,
-        *,
-        product: bool = False,
-        cookie: str = "",
-        retain: int = RETAIN,
-        max_subscriber_bytes: int = MAX_SUBSCRIBER_BYTES,
-        max_subscribers: int = MAX_SUBSCRIBERS,
-    ) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.identity = identity
-        self._product = product
-        self._cookie = cookie.encode()
-        self._retain = max(1, retain)
-        self._most_bytes = max_subscriber_bytes
-        self._most_subscribers = max_subscribers
-        self._next = 0
-        self._oldest = 0
-        self._kept: list[_KeptBatch] = []
-        self._upper = MaximalAntichain()
-        self._subscribers: dict[SubscriberKey, _Subscriber] = {}
-        self._ending: Closed | None = None
+    topic: str = field(kw_only=False)
+    partition: int = field(kw_only=False)
+    identity: str = field(kw_only=False)
+    product: bool = False
+    cookie: str = ""
+    retain: int = RETAIN
+    max_subscriber_bytes: int = MAX_SUBSCRIBER_BYTES
+    max_subscribers: int = MAX_SUBSCRIBERS
+    oldest: int = field(default=0, init=False)
+    """The oldest batch that a subscriber can resume from. Files of earlier batches may be deleted."""
+    _next: int = field(default=0, init=False)
+    _kept: list[_KeptBatch] = field(default_factory=list, init=False)
+    _upper: MaximalAntichain = field(default_factory=MaximalAntichain, init=False)
+    _subscribers: dict[SubscriberKey, _Subscriber] = field(default_factory=dict, init=False)
+    _ending: Closed | None = field(default=None, init=False)
 
     @property
     def newest(self) -> int | None:
         """The newest committed batch; None before the first."""
         return self._next - 1 if self._next else None
-
-    @property
-    def oldest(self) -> int:
-        """The oldest batch that a subscriber can resume from. Files of earlier batches may be deleted."""
-        return self._oldest
 
     @property
     def lower(self) -> tuple[Time, ...]:
@@ -165,12 +150,12 @@ class Publication:
                 f"partition {self.partition} of topic {self.topic} has begun already; begin only once",
                 code="internal-error",
             )
-        self._oldest = max(0, oldest)
+        self.oldest = max(0, oldest)
         for batch, parts in sorted((epochs or {}).items()):
-            if newest is not None and self._oldest <= batch <= newest:
+            if newest is not None and self.oldest <= batch <= newest:
                 self._keep(_KeptBatch(batch, tuple(parts)))
         self._next = 0 if newest is None else newest + 1
-        self._oldest = min(self._oldest, self._next)
+        self.oldest = min(self.oldest, self._next)
         self._forget()
 
     def committed(self, batch: int, parts: Sequence[BatchPart] = ()) -> list[SubscriberKey]:
@@ -239,12 +224,12 @@ class Publication:
         """Raise AssertionError when an invariant is violated; for tests."""
         batches = [epoch.batch for epoch in self._kept]
         assert batches == sorted(set(batches))
-        assert all(self._oldest <= batch < self._next for batch in batches)
-        assert self._next - self._oldest <= self._retain
-        assert all(one.batch >= self._oldest for one in self._subscribers.values() if one.closed is None)
+        assert all(self.oldest <= batch < self._next for batch in batches)
+        assert self._next - self.oldest <= self.retain
+        assert all(one.batch >= self.oldest for one in self._subscribers.values() if one.closed is None)
 
     def _start(self, batch: int) -> Time:
-        return start_of(batch, product=self._product)
+        return start_of(batch, product=self.product)
 
     def _following(self, one: _Subscriber) -> Outgoing:
         place = bisect_left(self._kept, _KeptBatch(one.batch))
@@ -278,29 +263,30 @@ class Publication:
             self._upper.insert(time)
 
     def _forget(self) -> None:
-        oldest = self._oldest = max(self._oldest, self._next - self._retain)
+        oldest = self.oldest = max(self.oldest, self._next - self.retain)
         del self._kept[: bisect_left(self._kept, _KeptBatch(oldest))]
         if oldest:
             # A publisher that replaces another does not know the times of batches that are no longer retained.
             kept = [time for time in self._upper if batch_of(time) >= oldest]
-            self._upper = MaximalAntichain([*kept, end_of(oldest - 1, product=self._product)])
+            self._upper = MaximalAntichain([*kept, end_of(oldest - 1, product=self.product)])
         for one in self._subscribers.values():
             if one.closed is None and one.batch < oldest:
-                reason = f"it is {self._next - one.batch} batches behind, and {self._retain} are retained; read faster"
+                reason = f"it is {self._next - one.batch} batches behind, and {self.retain} are retained; read faster"
                 one.closed = Closed(Why.SLOW, f"subscriber of topic {self.topic} is too slow: {reason}")
 
     def _cut_off_if_slow(self, one: _Subscriber) -> None:
         """Cut off a subscriber when more than the limit waits for it. A single waiting batch may have any size."""
         first = max(one.batch + 1, one.joined)
         waiting = [epoch.size for epoch in self._kept[bisect_left(self._kept, _KeptBatch(first)) :] if epoch.size]
-        if one.closed is None and len(waiting) > 1 and sum(waiting) > self._most_bytes:
-            reason = f"{sum(waiting)} bytes wait for it, and {self._most_bytes} may; read faster, or raise the limit"
+        if one.closed is None and len(waiting) > 1 and sum(waiting) > self.max_subscriber_bytes:
+            most = self.max_subscriber_bytes
+            reason = f"{sum(waiting)} bytes wait for it, and {most} may; read faster, or raise the limit"
             one.closed = Closed(Why.SLOW, f"subscriber of topic {self.topic} is too slow: {reason}")
 
     def _refusal(self, hello: SubscriberHello) -> Closed | None:
         if hello.version != VERSION:
             return Closed(Why.REFUSED, f"protocol version {hello.version[:40]!r} is not supported; {VERSION!r} is")
-        if not hmac.compare_digest(hello.cookie.encode("utf-8", "surrogatepass"), self._cookie):
+        if not hmac.compare_digest(hello.cookie.encode("utf-8", "surrogatepass"), self.cookie.encode()):
             return Closed(Why.REFUSED, "the cookie is not the one of this topic")
         here = f"partition {self.partition} of topic {self.topic!r} is served here"
         if (hello.topic, hello.partition) != (self.topic, self.partition):
@@ -309,17 +295,17 @@ class Publication:
             return Closed(Why.REFUSED, f"topic {self.topic!r} has a new history; subscribe without a position")
         if self._ending is not None:
             return self._ending
-        if self.subscribers >= self._most_subscribers:
-            return Closed(Why.LATER, f"{here}, and has its limit of {self._most_subscribers} subscribers")
+        if self.subscribers >= self.max_subscribers:
+            return Closed(Why.LATER, f"{here}, and has its limit of {self.max_subscribers} subscribers")
         return self._resume_refusal(hello.resume[0]) if hello.resume else None
 
     def _resume_refusal(self, resume: Time) -> Closed | None:
         if not same_shape(resume, self._start(0)) or resume != self._start(batch_of(resume)):
             return Closed(Why.REFUSED, f"topic {self.topic!r} has no epoch that begins at {resume!r}")
-        if batch_of(resume) < self._oldest:
+        if batch_of(resume) < self.oldest:
             return Closed(
                 Why.NOT_KEPT,
-                f"topic {self.topic!r} retains the batches from {self._oldest} on, and batch "
+                f"topic {self.topic!r} retains the batches from {self.oldest} on, and batch "
                 f"{batch_of(resume)} is needed; subscribe without a position, and start the topic with a larger retain",
             )
         return None

@@ -6,7 +6,8 @@ whether the topic has ended. Source: ``docs/architecture.md#rules``, rule 5.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,21 +80,18 @@ def stage(df: DataFrame, epoch: EpochArgument, files: CheckpointFiles, topic_log
 def _writer(
     checkpoint: Location, name: str, batch: int, column: str | None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def write(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def write(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
         assert context is not None
-        schemas: list[pa.Schema] = []
-
-        def noted() -> Iterator[pa.RecordBatch]:
-            for found in rows:
-                schemas[:] = [found.schema]
-                yield found
-
-        file = TopicLog(checkpoint, name).stage(batch, context.partitionId(), context.attemptNumber(), noted(), column)
+        first = next(rows, None)
+        if first is None:
+            return
+        all_rows, log = itertools.chain([first], rows), TopicLog(checkpoint, name)
+        file = log.stage(batch, context.partitionId(), context.attemptNumber(), all_rows, column)
         if file is not None:
-            columns = schemas[0].serialize().to_pybytes()
+            columns = first.schema.serialize().to_pybytes()
             yield pa.record_batch({"file": [file.to_json()], "columns": pa.array([columns], pa.binary())})
 
     return write

@@ -88,7 +88,8 @@ class Merger:
         self._beyond = MaximalAntichain(beyond)
         self._resume = resume
         self._most_held = max_held_bytes
-        self._held = 0
+        self.held_bytes = 0
+        """Bytes of the data that waits for the completion of its epoch."""
         self._lower = MinimalAntichain()
         self._filter = MaximalAntichain()
         self._began = False
@@ -105,16 +106,6 @@ class Merger:
     def frontier(self) -> tuple[Time, ...] | None:
         """The lower frontier of the whole topic; None until every partition has sent its snapshot."""
         return self._lower.elements if self._began else None
-
-    @property
-    def filter(self) -> tuple[Time, ...]:
-        """The upper frontier of the dropped rows: rows at or before one of these times are dropped."""
-        return (*self._filter.elements, *self._beyond.elements)
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of the data that waits for the completion of its epoch."""
-        return self._held
 
     @property
     def finished(self) -> bool:
@@ -140,7 +131,7 @@ class Merger:
     def may_read(self, partition: int) -> bool:
         """Whether to read from a partition now. A partition that holds back the topic's frontier is always read."""
         own = self._partitions[partition].own
-        if self._held <= self._most_held or own is None:
+        if self.held_bytes <= self._most_held or own is None:
             return True
         return all(one.own is not None for one in self._partitions) and any(time in self._lower for time in own)
 
@@ -175,10 +166,10 @@ class Merger:
 
     def validate(self) -> None:
         """Raise AssertionError when an invariant is violated; for tests."""
-        assert self._held == sum(one.held_bytes for one in self._partitions)
+        assert self.held_bytes == sum(one.held_bytes for one in self._partitions)
         owns = [one.own for one in self._partitions if one.own is not None]
         assert self._lower.elements == MinimalAntichain([time for own in owns for time in own]).elements
-        assert not self._began or self._atomic or not self._held
+        assert not self._began or self._atomic or not self.held_bytes
         if self._began:
             assert all(self._lower.may_see(data.time) for one in self._partitions for data in one.held)
 
@@ -224,7 +215,7 @@ class Merger:
         # The filter is complete only when all snapshots have arrived; until then all data is held.
         if not self._began or not self._dropped(message.time):
             one.held.append(message)
-            self._held += len(message.payload)
+            self.held_bytes += len(message.payload)
         return []
 
     def _update(self, partition: int, one: _Partition, message: Update) -> list[MergedItem]:
@@ -258,9 +249,9 @@ class Merger:
         return self._filter.covers(time) or self._beyond.covers(time)
 
     def _hold(self, one: _Partition, held: list[Data]) -> None:
-        self._held -= one.held_bytes
+        self.held_bytes -= one.held_bytes
         one.held = held
-        self._held += one.held_bytes
+        self.held_bytes += one.held_bytes
 
     def _own(self, partition: int, one: _Partition, message: str) -> MinimalAntichain:
         if not one.connected or one.own is None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
+import random
 import ssl
+import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeVar
-
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_never, wait_random_exponential
 
 from wallaroo_spark.errors import (
     ConfigurationError,
@@ -18,7 +18,6 @@ from wallaroo_spark.errors import (
     RegistryError,
     RemoteProtocolError,
     TransportError,
-    WallarooError,
     one_line,
 )
 from wallaroo_spark.pubsub.messages import Decoder, Message, SubscriberHello, encode
@@ -37,7 +36,8 @@ A choice. An attempt always has all of it, even when ``lost_after`` ends before:
 look like an unreachable publisher.
 """
 PAUSE_SECONDS = 0.2
-"""First pause between two attempts, in seconds; the pauses grow exponentially. A choice."""
+"""First pause between two attempts, in seconds; each is twice as long as the one before, and random in its upper
+half. A choice."""
 LONGEST_PAUSE_SECONDS = 2.0
 """Longest pause between two attempts, in seconds.
 
@@ -55,13 +55,10 @@ A choice: equal to ``CONNECT_SECONDS``, so that a publisher that fails right aft
 
 
 class LinkLost(Exception):
-    """The connection was lost or could not be made, and a retry may succeed."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    """The connection was lost or could not be made, for the reason that is its text, and a retry may succeed."""
 
 
+@dataclass(eq=False, repr=False)
 class PartitionLink:
     """The connection to the publisher of one partition.
 
@@ -70,46 +67,47 @@ class PartitionLink:
     which names the last reason and the other ones before it.
     """
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        settings: SubscriptionSettings,
-        partition: int,
-        tls: ssl.SSLContext | None = None,
-        *,
-        clock: Callable[[], float] | None = None,
-    ) -> None:
-        self.partition = partition
-        self.address = ""
-        self._catalog = catalog
-        self._settings = settings
-        self._tls = tls
-        self._stream: ByteStream | None = None
-        self._decoder = Decoder(max_message_bytes=settings.max_message_bytes)
-        self._clock = clock or asyncio.get_running_loop().time
-        self._since: float | None = self._clock()
-        self._unserved: float | None = None
-        self._connected = 0.0
-        self._reasons: dict[str, None] = {}
-        """Different reasons of this outage, the latest one last; each is logged once."""
+    catalog: Catalog
+    settings: SubscriptionSettings
+    partition: int
+    tls: ssl.SSLContext | None = None
+    clock: Callable[[], float] = time.monotonic
+    """Seconds."""
+    address: str = field(default="", init=False)
+    """Where the publisher was found last."""
+    _decoder: Decoder = field(init=False)
+    _stream: ByteStream | None = field(default=None, init=False)
+    _since: float | None = field(init=False)
+    _unserved: float | None = field(default=None, init=False)
+    _connected: float = field(default=0.0, init=False)
+    _pause: float = field(init=False)
+    _reasons: dict[str, None] = field(default_factory=dict, init=False)
+    """Different reasons of this outage, the latest one last; each is logged once."""
 
-    @property
-    def in_trouble(self) -> bool:
-        """Whether an outage lasts."""
-        return self._since is not None
+    def __post_init__(self) -> None:
+        self._since = self.clock()
+        self._pause = PAUSE_SECONDS
 
     async def connect(self, hello: SubscriberHello) -> None:
-        """Look up the publisher, connect and send the hello. Retries until the outage has lasted too long."""
-        retrying = AsyncRetrying(
-            retry=retry_if_exception_type(LinkLost),
-            stop=stop_never,
-            wait=wait_random_exponential(multiplier=PAUSE_SECONDS, max=LONGEST_PAUSE_SECONDS),
-            before_sleep=self._note,
-            reraise=True,
-        )
-        async for attempt in retrying:
-            with attempt:
-                await self._connect(hello)
+        """Look up the publisher, connect, send the hello and receive bytes. Raises :class:`LinkLost`."""
+        try:
+            served = await asyncio.to_thread(self.catalog.served, self.settings.topic)
+            place = served.get(self.partition)
+            if place is None:
+                raise LinkLost("no publisher serves it at the moment")
+            self.address = place.address
+            self._stream = await connect(*parse_address(place.address), tls=self.tls, timeout=CONNECT_SECONDS)
+        except (TransportError, RegistryError, ConfigurationError) as error:
+            raise LinkLost(error.message) from error
+        self._decoder = Decoder(max_message_bytes=self.settings.max_message_bytes)
+        self._connected, self._pause = self.clock(), PAUSE_SECONDS
+        self._stream.write(encode(hello))
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await self._receive()
+        except TimeoutError:
+            reason = f"the publisher at {self.address} did not answer within {CONNECT_SECONDS:g} seconds"
+            raise LinkLost(reason) from None
 
     async def messages(self) -> list[Message]:
         """Return the next messages, one or more. Raises :class:`LinkLost` when the connection is lost."""
@@ -133,24 +131,24 @@ class PartitionLink:
 
     def trouble(self, reason: str) -> None:
         """A connection or an attempt has failed. Raises :class:`PubSubError` when the outage has lasted too long."""
-        now = self._clock()
+        now = self.clock()
         if self._since is None or (self._connected and now - self._connected > SETTLED_SECONDS):
             self._since = now
             self._reasons.clear()
         self._connected = 0.0
-        seconds, limit = now - self._since, self._settings.lost_after
+        seconds, limit = now - self._since, self.settings.lost_after
         if reason not in self._reasons:
             log.warning("%s is lost; retrying for %g seconds: %s", self._name, limit, reason)
         self._remember(reason)
-        if self._settings.on_lost is not None:
-            self._settings.on_lost(Lost(self.partition, self.address, reason, seconds))
+        if self.settings.on_lost is not None:
+            self.settings.on_lost(Lost(self.partition, self.address, reason, seconds))
         if seconds >= limit:
             at = f"last at {self.address}" if self.address else "which was never reached"
             raise PubSubError(
                 f"{self._name}, {at}, is lost: it made no progress for {seconds:.0f} seconds, and {limit:g} is the "
                 f"limit (lost_after); {self._all_reasons()}",
                 code="partition-lost",
-                topic=self._settings.topic,
+                topic=self.settings.topic,
                 partition=self.partition,
                 address=self.address,
                 seconds=seconds,
@@ -158,15 +156,16 @@ class PartitionLink:
 
     async def pause(self) -> None:
         """Pause between a lost connection and the next attempt."""
-        await asyncio.sleep(PAUSE_SECONDS if self.in_trouble else 0)
+        await asyncio.sleep(random.uniform(self._pause / 2, self._pause))
+        self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
 
     def seen_at(self, address: str) -> None:
         """The registry has the partition at ``address`` now (empty: nowhere). A connection to another address is
         closed.
         """
-        now = self._clock()
+        now = self.clock()
         self._unserved = None if address else self._unserved or now
-        lost = self._unserved is not None and now - self._unserved >= self._settings.lost_after
+        lost = self._unserved is not None and now - self._unserved >= self.settings.lost_after
         if self._stream is not None and (lost or (address and address != self.address)):
             log.warning("%s: connection closed, because the registry has it at %s", self._name, address or "no address")
             self._stream.abort()
@@ -179,7 +178,13 @@ class PartitionLink:
 
     @property
     def _name(self) -> str:
-        return f"topic {self._settings.topic!r}, partition {self.partition}"
+        return f"topic {self.settings.topic!r}, partition {self.partition}"
+
+    def _whole(self) -> list[Message]:
+        found = []
+        while (message := self._decoder.next()) is not None:
+            found.append(message)
+        return found
 
     def _remember(self, reason: str) -> None:
         self._reasons.pop(reason, None)
@@ -192,27 +197,6 @@ class PartitionLink:
         last, *earlier = islice(reversed(self._reasons), 1 + NAMED_REASONS)
         return "; before that: ".join([last, *earlier])
 
-    async def _connect(self, hello: SubscriberHello) -> None:
-        try:
-            served = await asyncio.to_thread(self._catalog.served, self._settings.topic)
-            place = served.get(self.partition)
-            if place is None:
-                raise LinkLost("no publisher serves it at the moment")
-            self.address = place.address
-            host, port = parse_address(place.address)
-            self._stream = await connect(host, port, tls=self._tls, timeout=CONNECT_SECONDS)
-        except (TransportError, RegistryError, ConfigurationError) as error:
-            raise LinkLost(error.message) from error
-        self._decoder = Decoder(max_message_bytes=self._settings.max_message_bytes)
-        self._connected = self._clock()
-        self._stream.write(encode(hello))
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(CONNECT_SECONDS):
-                await self._receive()
-                return
-        await self.hang_up()
-        raise LinkLost(f"the publisher at {self.address} did not answer within {CONNECT_SECONDS:g} seconds")
-
     async def _receive(self) -> None:
         assert self._stream is not None
         try:
@@ -223,16 +207,3 @@ class PartitionLink:
             self.judged(self._decoder.finish)
             raise LinkLost(f"the publisher at {self.address} closed the connection without a reason")
         self._decoder.feed(data)
-
-    def _whole(self) -> list[Message]:
-        found = []
-        while (message := self._decoder.next()) is not None:
-            found.append(message)
-        return found
-
-    def _note(self, state: RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome else None
-        if isinstance(error, LinkLost):
-            self.trouble(error.reason)
-        else:
-            self.trouble(error.message if isinstance(error, WallarooError) else str(error))

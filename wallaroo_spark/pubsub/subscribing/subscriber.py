@@ -9,6 +9,7 @@ import asyncio
 import logging
 import ssl
 from collections import deque
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -40,6 +41,7 @@ A choice, about the memory of the Python objects of a frontier, so that frontier
 """
 
 
+@dataclass(eq=False, repr=False)
 class Subscriber:
     """Follows all partitions of a topic. It belongs to one event loop.
 
@@ -47,29 +49,26 @@ class Subscriber:
     connections.
     """
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        settings: SubscriptionSettings,
-        tls: ssl.SSLContext | None = None,
-        *,
-        max_waiting_bytes: int = MAX_WAITING_BYTES,
-    ) -> None:
-        self.settings = settings
-        self.position: Position | None = settings.resume
-        self._catalog = catalog
-        self._tls = tls
-        self._most_waiting = max_waiting_bytes
-        self._record: TopicDescription | None = None
-        self._merger = Merger(1)
-        self._links: list[PartitionLink] = []
-        self._items: deque[MergedItem] = deque()
-        self._waiting = 0
-        self._changed = asyncio.Condition()
-        self._failure: BaseException | None = None
-        self._over = False
+    catalog: Catalog
+    settings: SubscriptionSettings
+    tls: ssl.SSLContext | None = None
+    max_waiting_bytes: int = MAX_WAITING_BYTES
+    position: Position | None = field(init=False)
+    """Behind the last frontier that was returned; where to resume before the first."""
+    _record: TopicDescription | None = field(default=None, init=False)
+    _merger: Merger = field(default_factory=partial(Merger, 1), init=False)
+    _links: list[PartitionLink] = field(default_factory=list, init=False)
+    _items: deque[MergedItem] = field(default_factory=deque, init=False)
+    _waiting: int = field(default=0, init=False)
+    _changed: asyncio.Condition = field(default_factory=asyncio.Condition, init=False)
+    _failure: BaseException | None = field(default=None, init=False)
+    _over: bool = field(default=False, init=False)
+    _tasks: BackgroundTasks = field(init=False)
+    _waking: asyncio.Future[None] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.position = self.settings.resume
         self._tasks = BackgroundTasks(self._task_ended)
-        self._waking: asyncio.Future[None] | None = None
 
     @property
     def frontier(self) -> tuple[Time, ...] | None:
@@ -98,7 +97,7 @@ class Subscriber:
             max_held_bytes=settings.max_held_bytes,
         )
         self._links = [
-            PartitionLink(self._catalog, settings, partition, self._tls) for partition in range(record.partitions)
+            PartitionLink(self.catalog, settings, partition, self.tls) for partition in range(record.partitions)
         ]
         for link in self._links:
             self._tasks.start(self._follow(link))
@@ -135,7 +134,7 @@ class Subscriber:
             self._changed.notify_all()
 
     async def _find(self) -> TopicDescription:
-        search = TopicSearch(self._catalog, self.settings.topic, self.settings.wait)
+        search = TopicSearch(self.catalog, self.settings.topic, self.settings.wait)
         while True:
             if (record := await asyncio.to_thread(search.attempt)) is not None:
                 return record
@@ -166,12 +165,10 @@ class Subscriber:
         while True:
             try:
                 await link.connect(self._hello(link.partition))
-                closed = await self._read(link)
-            except LinkLost as gone:
-                link.trouble(gone.reason)
-            else:
-                if closed is not None and self._closed(link, closed):
+                if self._closed(link, await self._read(link)):
                     return
+            except LinkLost as gone:
+                link.trouble(str(gone))
             finally:
                 await link.hang_up()
             self._merger.lost(link.partition)
@@ -191,7 +188,7 @@ class Subscriber:
             self._merger.resume(partition),
         )
 
-    async def _read(self, link: PartitionLink) -> Closed | None:
+    async def _read(self, link: PartitionLink) -> Closed:
         """Process the messages of a publisher until it closes the connection."""
         while True:
             async with self._changed:
@@ -209,7 +206,7 @@ class Subscriber:
                     await self._give(items)
 
     def _room(self, partition: int) -> bool:
-        return self._waiting <= self._most_waiting and self._merger.may_read(partition)
+        return self._waiting <= self.max_waiting_bytes and self._merger.may_read(partition)
 
     async def _give(self, items: list[Any]) -> None:
         async with self._changed:
@@ -243,7 +240,7 @@ class Subscriber:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             try:
-                served = await asyncio.to_thread(self._catalog.served, self.settings.topic)
+                served = await asyncio.to_thread(self.catalog.served, self.settings.topic)
             except WallarooError as error:
                 log.debug("topic %s cannot be looked up: %s", self.settings.topic, error)
                 continue

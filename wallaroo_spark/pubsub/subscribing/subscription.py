@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
 import pyarrow as pa
@@ -32,6 +33,7 @@ ATTEMPTS = 2
 """Attempts of one registry call. Few, because the subscriber itself retries for ``wait`` or ``lost_after`` seconds."""
 
 
+@dataclass(eq=False, repr=False)
 class Subscription:
     """The whole epochs of a topic and the moves of its frontier; made by :func:`subscribe`.
 
@@ -40,22 +42,15 @@ class Subscription:
     at a time; any thread may call :meth:`close`.
     """
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        settings: SubscriptionSettings,
-        tls: ssl.SSLContext | None = None,
-        close_catalog: Callable[[], None] | None = None,
-    ) -> None:
-        self._catalog = catalog
-        self._settings = settings
-        self._tls = tls
-        self._close_catalog = close_catalog
-        self._subscriber: Subscriber | None = None
-        self._thread: LoopThread | None = None
-        self._abandon: Any = None
-        self._closed = False
-        self._lock = threading.Lock()
+    _catalog: Catalog
+    _settings: SubscriptionSettings
+    _tls: ssl.SSLContext | None
+    _close_catalog: Callable[[], None] | None
+    _subscriber: Subscriber | None = field(default=None, init=False)
+    _thread: LoopThread | None = field(default=None, init=False)
+    _abandon: Any = field(default=None, init=False)
+    _closed: bool = field(default=False, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     @property
     def position(self) -> Position | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
@@ -76,16 +76,13 @@ class TopicSource:
         """Name of the stream: the topic and the first characters of its identity."""
         return f"topic:{self.topic}:{self._record.identity[:12]}"
 
-    def read(self, after: int | None) -> AsyncIterator[Any]:
+    async def read(self, after: int | None) -> AsyncGenerator[Any, None]:
         """Iterate over the records behind reference ``after``; None begins with the next epoch.
 
         The iterator raises :class:`ReplayError` when the topic no longer retains the needed batch, and the errors of
         iterating over a subscription. When the publisher cuts off this source as too slow, it continues from the
         retained batches.
         """
-        return self._read(after)
-
-    async def _read(self, after: int | None) -> AsyncGenerator[FeedRow, None]:
         last = after
         while True:
             try:
