@@ -105,6 +105,13 @@ class BackgroundTasks:
             self._ended(None if task.cancelled() else task.exception())
 
 
+async def end_tasks(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel tasks, and wait until they have ended; their errors are dropped."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 class LoopThread:
     """An event loop in a daemon thread called ``name``, which does not keep a script from ending."""
 

@@ -8,7 +8,6 @@ An event loop runs in a thread of its own; every call runs there while the calle
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import logging
@@ -20,7 +19,7 @@ from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from wallaroo_spark.client.arguments import iterable_of
-from wallaroo_spark.client.bulk.publishing import BulkPublishing, PublishedEvents, published_events_in_thread
+from wallaroo_spark.client.bulk.publishing import PublishedEvents
 from wallaroo_spark.client.bulk.window import PublishedEvent
 from wallaroo_spark.client.client import AsyncClient
 from wallaroo_spark.client.members import (
@@ -34,7 +33,7 @@ from wallaroo_spark.client.members import (
 from wallaroo_spark.client.settings import ClientSettings
 from wallaroo_spark.client.stages import StageFunction, stages_of
 from wallaroo_spark.errors import LocalProtocolError, one_line
-from wallaroo_spark.event_loop import Blocking, CallerThread, blocking, blocking_iterator, next_of
+from wallaroo_spark.event_loop import Blocking, CallerThread, blocking, blocking_iterator, end_tasks, next_of
 from wallaroo_spark.settings import takes_settings
 
 log = one_line(logging.getLogger("wallaroo_spark.client"))
@@ -216,13 +215,12 @@ class Client(Blocking[AsyncClient]):
 
     def _published(self, asked: PublishedEvents) -> Iterator[PublishedEvent]:
         news = threading.Event()
-        bulk, task = self._thread.read(lambda: _begun(asked.begin(news.set)))
-        events: Any = asked.events
+        task = self._thread.read(lambda: asked.start(news.set))
         try:
-            yield from published_events_in_thread(bulk, events, news)
+            yield from asked.in_thread(news)
         finally:
             if not self._thread.stopped:
-                self._thread.call(lambda: _cancelled(task))
+                self._thread.call(lambda: end_tasks(task))
 
     def stop(self) -> None:
         """Let :meth:`work` and :meth:`serve` end. It does not wait."""
@@ -235,15 +233,6 @@ class Client(Blocking[AsyncClient]):
                 self._thread.call(self._asynchronous.close)
         finally:
             self._thread.stop()
-
-
-def _begun(bulk: BulkPublishing) -> tuple[BulkPublishing, asyncio.Task[None]]:
-    return bulk, asyncio.get_running_loop().create_task(bulk.run())
-
-
-async def _cancelled(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
 
 
 def run_stages(*stages: StageFunction, **settings: Any) -> None:

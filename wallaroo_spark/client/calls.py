@@ -7,6 +7,7 @@ import contextlib
 import inspect
 import logging
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -14,9 +15,10 @@ import grpc
 from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.client.events import Event
 from wallaroo_spark.client.gateways import Attempts, GatewayConnection, Gateways
-from wallaroo_spark.client.refusals import is_cancelled_itself, within_limit
+from wallaroo_spark.client.refusals import MAYBE_ANSWERED, is_cancelled_itself, refusal, within_limit
 from wallaroo_spark.client.settings import ClientSettings
 from wallaroo_spark.errors import one_line, shown_error
+from wallaroo_spark.event_loop import end_tasks
 
 log = one_line(logging.getLogger("wallaroo_spark.client"))
 _END = object()
@@ -25,32 +27,31 @@ LONGEST_ERROR = 1000
 
 
 async def answers(
-    gateway: GatewayConnection,
-    metadata: tuple[tuple[str, str], ...],
-    endpoint: str,
-    events: Iterable[Event],
-    source: str,
-    seconds: float | None,
+    gateways: Gateways, settings: ClientSettings, endpoint: str, events: Iterable[Event], seconds: float
 ) -> AsyncIterator[Event]:
     """Call an endpoint with one or more events, and yield the events of its answer.
 
-    Raises ``grpc.aio.AioRpcError``, and :class:`ArgumentValueError` for an event that is too large.
+    Raises :class:`ArgumentValueError` for an event that is too large, and the errors of :func:`refusal`.
     """
+    action = f"call {endpoint}"
     messages = [
         within_limit(
-            pb.CallMessage(endpoint="" if place else endpoint, event=event.to_message(source)), f"call {endpoint}"
+            pb.CallMessage(endpoint="" if place else endpoint, event=event.to_message(settings.source)), action
         )
         for place, event in enumerate(events)
     ]
-    call = gateway.endpoints.Call(metadata=metadata, timeout=seconds)
-    writing = asyncio.create_task(_write(call, messages))
     try:
-        while (message := await call.read()) is not grpc.aio.EOF:
-            yield Event.from_message(message.event)
-    finally:
-        writing.cancel()
-        call.cancel()
-        await asyncio.gather(writing, return_exceptions=True)
+        async with gateways.using(action) as gateway:
+            call = gateway.endpoints.Call(metadata=gateways.metadata, timeout=seconds)
+            writing = asyncio.create_task(_write(call, messages))
+            try:
+                while (message := await call.read()) is not grpc.aio.EOF:
+                    yield Event.from_message(message.event)
+            finally:
+                call.cancel()
+                await end_tasks(writing)
+    except grpc.aio.AioRpcError as error:
+        raise refusal(error, action, MAYBE_ANSWERED) from error
 
 
 async def _write(call: Any, messages: Sequence[pb.CallMessage]) -> None:
@@ -77,7 +78,7 @@ class ServedCall:
 
         For ``async for``, and in a function that is not asynchronous for ``for``.
         """
-        return CallerEvents(self.event, self._more, self._loop)
+        return CallerEvents(self)
 
     def add(self, event: Event | None) -> None:
         """Another event of the caller; None: there are no more."""
@@ -87,24 +88,24 @@ class ServedCall:
 class CallerEvents:
     """The events of a caller as they come; they are read once, asynchronously or from a thread."""
 
-    def __init__(self, first: Event, more: asyncio.Queue[Event | None], loop: asyncio.AbstractEventLoop) -> None:
-        self._first = first
-        self._more = more
-        self._loop = loop
+    def __init__(self, call: ServedCall) -> None:
+        self._call = call
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         """Iterate in the event loop."""
-        yield self._first
-        while (event := await self._more.get()) is not None:
+        yield self._call.event
+        while (event := await self._call._more.get()) is not None:
             yield event
 
     def __iter__(self) -> Iterator[Event]:
         """Iterate in another thread, which waits for each event."""
-        yield self._first
-        while (event := asyncio.run_coroutine_threadsafe(self._more.get(), self._loop).result()) is not None:
+        call = self._call
+        yield call.event
+        while (event := asyncio.run_coroutine_threadsafe(call._more.get(), call._loop).result()) is not None:
             yield event
 
 
+@dataclass(frozen=True)
 class Server:
     """Serves an endpoint with a function, and connects again whenever the connection is lost.
 
@@ -112,38 +113,29 @@ class Server:
     generator of them, also an asynchronous one.
     """
 
-    def __init__(
-        self,
-        gateways: Gateways,
-        settings: ClientSettings,
-        endpoint: str,
-        function: Callable[[ServedCall], Any],
-        concurrency: int,
-    ) -> None:
-        self._gateways = gateways
-        self._source = settings.source
-        self._endpoint = endpoint
-        self._function = function
-        self._concurrency = concurrency
+    gateways: Gateways
+    source: str
+    """The source of answers that have none."""
+    endpoint: str
+    function: Callable[[ServedCall], Any]
+    concurrency: int
+    """The most calls at once."""
 
     async def run(self) -> None:
         """Serve until this is cancelled. Raises the error of an endpoint that cannot be served."""
-        await self._gateways.keep(f"endpoint {self._endpoint}", "serving", self._connection)
+        await self.gateways.keep(f"endpoint {self.endpoint}", "serving", self._connection)
 
     async def _connection(self, gateway: GatewayConnection, attempts: Attempts) -> None:
-        call = gateway.endpoints.Serve(metadata=self._gateways.metadata)
+        call = gateway.endpoints.Serve(metadata=self.gateways.metadata)
         writing = asyncio.Lock()
         calls: dict[int, tuple[ServedCall, asyncio.Task[None]]] = {}
         try:
-            await call.write(pb.ServeMessage(endpoint=self._endpoint, concurrency=self._concurrency))
+            await call.write(pb.ServeMessage(endpoint=self.endpoint, concurrency=self.concurrency))
             while (event := await call.read()) is not grpc.aio.EOF:
                 attempts.succeeded()
                 self._take(event, calls, call, writing)
         finally:
-            tasks = [task for _, task in calls.values()]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_tasks(*(task for _, task in calls.values()))
             call.cancel()
 
     def _take(
@@ -169,20 +161,20 @@ class Server:
 
     async def _serve(self, served: ServedCall, call: Any, writing: asyncio.Lock) -> None:
         async def send(**message: Any) -> None:
-            answer = within_limit(pb.ServeMessage(call=served.number, **message), f"endpoint {self._endpoint}: answer")
+            answer = within_limit(pb.ServeMessage(call=served.number, **message), f"endpoint {self.endpoint}: answer")
             async with writing:
                 await call.write(answer)
 
         try:
             async for answer in self._answers(served):
-                await send(event=_answer(answer, served.event).to_message(self._source))
+                await send(event=_answer(answer, served.event).to_message(self.source))
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             return
         except (Exception, SystemExit, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and is_cancelled_itself():
                 raise
             # SystemExit: it would end the client's event loop, and every other call with it.
-            log.warning("endpoint %s: a call has failed: %s: %s", self._endpoint, type(error).__name__, error)
+            log.warning("endpoint %s: a call has failed: %s: %s", self.endpoint, type(error).__name__, error)
             end = {"error": shown_error(error, LONGEST_ERROR)}
         else:
             end = {}
@@ -194,16 +186,16 @@ class Server:
             await send(end=True, **end)
 
     async def _answers(self, served: ServedCall) -> AsyncIterator[Any]:
-        if inspect.isasyncgenfunction(self._function):
-            async for answer in self._function(served):
+        if inspect.isasyncgenfunction(self.function):
+            async for answer in self.function(served):
                 yield answer
-        elif inspect.iscoroutinefunction(self._function):
-            yield await self._function(served)
-        elif inspect.isgeneratorfunction(self._function):
-            async for answer in _steps(self._function(served)):
+        elif inspect.iscoroutinefunction(self.function):
+            yield await self.function(served)
+        elif inspect.isgeneratorfunction(self.function):
+            async for answer in _steps(self.function(served)):
                 yield answer
         else:
-            yield await asyncio.to_thread(self._function, served)
+            yield await asyncio.to_thread(self.function, served)
 
 
 async def _steps(generator: Generator[Any, None, None]) -> AsyncIterator[Any]:

@@ -1,3 +1,4 @@
+# ruff: noqa: ASYNC109 -- a timeout is the limit of the request on its whole way, with all attempts
 """The client of an application's gateways, for asyncio.
 
 async with AsyncClient("gateway:7200", token="env:TOKEN") as client:
@@ -10,6 +11,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from datetime import datetime, timedelta
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,36 +19,19 @@ import grpc
 
 from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.api.limits import EVENTS, GROUP_EVENTS, STAGE_DELIVERIES
-from wallaroo_spark.client.arguments import (
-    events_of,
-    iterable_of,
-    key_of,
-    limited,
-    name_of,
-    path_of,
-    start_of,
-)
-from wallaroo_spark.client.bulk.publishing import BulkPublishing, OnRefused, PublishedEvents
+from wallaroo_spark.client.arguments import events_of, iterable_of, key_of, limited, name_of, path_of, start_of
+from wallaroo_spark.client.bulk.publishing import OnRefused, PublishedEvents
 from wallaroo_spark.client.bulk.window import BulkWindow
 from wallaroo_spark.client.calls import ServedCall, Server, answers
 from wallaroo_spark.client.events import Event, as_event
 from wallaroo_spark.client.gateways import Attempts, GatewayConnection, Gateways
-from wallaroo_spark.client.members import (
-    EventPlace,
-    Membership,
-    MembershipChannel,
-    StageWork,
-    StreamDelivery,
-    places_of,
-)
+from wallaroo_spark.client.members import D, EventPlace, Membership, StageWork, StreamDelivery, places_of
 from wallaroo_spark.client.refusals import (
-    MAYBE_ANSWERED,
     MAYBE_DELIVERED,
     WRITTEN_ONCE,
     ApplicationDescription,
     lost,
     publish_request,
-    refusal,
     request_maker,
     within_limit,
 )
@@ -54,6 +39,7 @@ from wallaroo_spark.client.settings import ClientSettings
 from wallaroo_spark.client.stages import StageFunction, StageWorker, stages_of
 from wallaroo_spark.connector.arguments import callable_of, timeout_of
 from wallaroo_spark.errors import ArgumentValueError, PipelineError, RegistryError, TransportError
+from wallaroo_spark.event_loop import end_tasks
 from wallaroo_spark.settings import takes_settings
 
 GROUP_ACTIONS = {
@@ -109,7 +95,7 @@ class AsyncClient:
         durability: str = "committed",
         key: str | None = None,
         delay: float | timedelta | datetime | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 -- the limit of the request on its whole way, with all attempts
+        timeout: float | None = None,
     ) -> list[EventPlace]:
         """Append events to a stream, and return their places once they are committed.
 
@@ -120,9 +106,8 @@ class AsyncClient:
         writes them later: after seconds, or at a time; the list is empty then.
         """
         request = publish_request(stream, events, partition, durability, key, delay, self._settings.source)
-        reply = await self._gateways.call(
-            f"publish to {stream}", lambda one: one.streams.Publish, request, timeout_of(timeout), WRITTEN_ONCE
-        )
+        action = f"publish to {stream}"
+        reply = await self._gateways.call(action, lambda one: one.streams.Publish, request, timeout, WRITTEN_ONCE)
         return list(places_of(reply.places))
 
     def publish_many(
@@ -153,23 +138,19 @@ class AsyncClient:
         """
         iterable_of(events, blocking=False)
         make = request_maker(stream, partition, durability, delay)
-        most, checked_key, seconds = min(limited(batch, "batch", 1), EVENTS), key_of(key), timeout_of(timeout)
+        most, seconds = min(limited(batch, "batch", 1), EVENTS), timeout_of(timeout)
         if on_refused is not None:
             callable_of(on_refused, "on_refused")
-
-        def begin(news: Callable[[], None]) -> BulkPublishing:
-            return BulkPublishing(
-                self._gateways,
-                self._settings,
-                f"publish to {stream}",
-                BulkWindow(make, most),
-                checked_key,
-                self._settings.timeout if seconds is None else seconds,
-                on_refused,
-                news,
-            )
-
-        return PublishedEvents(begin, events)
+        return PublishedEvents(
+            self._gateways,
+            self._settings,
+            action=f"publish to {stream}",
+            window=BulkWindow(make, most),
+            events=events,
+            key=key_of(key),
+            seconds=self._settings.timeout if seconds is None else seconds,
+            on_refused=on_refused,
+        )
 
     def consume(
         self,
@@ -204,17 +185,10 @@ class AsyncClient:
             partitions=[limited(one, "partition", 0) for one in partitions],
         )
         name = f"group {chosen} of {stream}"
-        source = self._settings.source
-
-        def make(channel: MembershipChannel, message: Any) -> StreamDelivery:
-            return StreamDelivery(channel, message, source, name)
-
-        def call(gateway: GatewayConnection) -> Any:
-            return gateway.streams.Subscribe(metadata=self._gateways.metadata)
-
-        member = Membership(self._gateways, name, call, pb.SubscriberMessage, join, make)
-        self._keep(member)
-        return member
+        make = partial(StreamDelivery, self._settings.source, name)
+        return self._keep(
+            Membership(self._gateways, name, lambda one: one.streams.Subscribe, pb.SubscriberMessage, join, make)
+        )
 
     def stage(self, pipeline: str, stage: str, *, concurrency: int = STAGE_DELIVERIES) -> Membership[StageWork]:
         """Work on a stage of a pipeline: an asynchronous iterator of :class:`StageWork`, each to be acked with its
@@ -222,18 +196,11 @@ class AsyncClient:
         path_of(pipeline, "pipeline")
         name_of(stage, "stage")
         join = pb.JoinStage(pipeline=pipeline, stage=stage, concurrency=limited(concurrency, "concurrency", 1))
-        source = self._settings.source
-
-        def make(channel: MembershipChannel, message: Any) -> StageWork:
-            return StageWork(channel, message, source, pipeline, stage)
-
-        def call(gateway: GatewayConnection) -> Any:
-            return gateway.pipelines.Work(metadata=self._gateways.metadata)
-
         name = f"stage {stage} of {pipeline}"
-        member = Membership(self._gateways, name, call, pb.WorkerMessage, join, make)
-        self._keep(member)
-        return member
+        make = partial(StageWork, self._settings.source, pipeline, stage)
+        return self._keep(
+            Membership(self._gateways, name, lambda one: one.pipelines.Work, pb.WorkerMessage, join, make)
+        )
 
     async def work(self, *stages: StageFunction) -> None:
         """Run the functions of stages (:func:`stage`) for their deliveries, until :meth:`stop` or the client's end.
@@ -248,41 +215,19 @@ class AsyncClient:
         """Let :meth:`work` end."""
         self._stop.set()
 
-    async def cancel(
-        self,
-        pipeline: str,
-        partition: int,
-        instance: int,
-        *,
-        timeout: float | None = None,  # noqa: ASYNC109 -- the limit of the request on its whole way, with all attempts
-    ) -> None:
+    async def cancel(self, pipeline: str, partition: int, instance: int, *, timeout: float | None = None) -> None:
         """End an instance of a pipeline that is active."""
-        request = pb.CancelRequest(
-            pipeline=path_of(pipeline, "pipeline"),
-            partition=limited(partition, "partition", 0),
-            instance=limited(instance, "instance", 1),
-        )
+        request = pb.CancelRequest(**_instance_of(pipeline, partition, instance))
         action = f"cancel instance {instance} of {pipeline}"
-        await self._gateways.call(action, lambda one: one.pipelines.Cancel, request, timeout_of(timeout))
+        await self._gateways.call(action, lambda one: one.pipelines.Cancel, request, timeout)
 
     async def take_away(
-        self,
-        pipeline: str,
-        partition: int,
-        instance: int,
-        stage: str = "",
-        *,
-        timeout: float | None = None,  # noqa: ASYNC109 -- the limit of the request on its whole way, with all attempts
+        self, pipeline: str, partition: int, instance: int, stage: str = "", *, timeout: float | None = None
     ) -> None:
         """Take the deliveries of an instance away from the workers that have them; others are given them."""
-        request = pb.TakeAwayRequest(
-            pipeline=path_of(pipeline, "pipeline"),
-            partition=limited(partition, "partition", 0),
-            instance=limited(instance, "instance", 1),
-            stage=stage,
-        )
+        request = pb.TakeAwayRequest(**_instance_of(pipeline, partition, instance), stage=stage)
         action = f"take instance {instance} of {pipeline} away"
-        await self._gateways.call(action, lambda one: one.pipelines.TakeAway, request, timeout_of(timeout))
+        await self._gateways.call(action, lambda one: one.pipelines.TakeAway, request, timeout)
 
     async def change_group(
         self,
@@ -292,7 +237,7 @@ class AsyncClient:
         start: str | int = "beginning",
         *,
         partitions: tuple[int, ...] | list[int] = (),
-        timeout: float | None = None,  # noqa: ASYNC109 -- the limit of the request on its whole way, with all attempts
+        timeout: float | None = None,
     ) -> int:
         """Change a group: ``delete``, ``move`` (to ``start``, as of :meth:`consume`), ``pause``, ``resume``, or
         ``take_away`` its deliveries; in ``partitions``, or in all. Returns the number of partitions that had it; 0 when
@@ -311,7 +256,6 @@ class AsyncClient:
             start=start_of(start),
             partitions=[limited(one, "partition", 0) for one in partitions],
         )
-
         attempts = 0
 
         def method(gateway: GatewayConnection) -> Any:
@@ -320,9 +264,7 @@ class AsyncClient:
             return gateway.streams.ChangeGroup
 
         try:
-            answer = await self._gateways.call(
-                f"{action} group {group} of {stream}", method, request, timeout_of(timeout)
-            )
+            answer = await self._gateways.call(f"{action} group {group} of {stream}", method, request, timeout)
         except PipelineError as error:
             if action == "delete" and attempts > 1 and error.code == "request-refused":
                 # There is no such group any more.
@@ -330,23 +272,12 @@ class AsyncClient:
             raise
         return int(answer.partitions)
 
-    async def send(
-        self,
-        exchange: str,
-        event: Event,
-        *,
-        timeout: float | None = None,  # noqa: ASYNC109 -- the limit of the request on its whole way, with all attempts
-    ) -> int:
+    async def send(self, exchange: str, event: Event, *, timeout: float | None = None) -> int:
         """Send a message to an exchange, and return how many groups got it; it is not kept anywhere."""
-        request = within_limit(
-            pb.SendRequest(
-                exchange=path_of(exchange, "exchange"), event=as_event(event).to_message(self._settings.source)
-            ),
-            f"send to {exchange}",
-        )
-        reply = await self._gateways.call(
-            f"send to {exchange}", lambda one: one.exchanges.Send, request, timeout_of(timeout), MAYBE_DELIVERED
-        )
+        path_of(exchange, "exchange")
+        action, message = f"send to {exchange}", as_event(event).to_message(self._settings.source)
+        request = within_limit(pb.SendRequest(exchange=exchange, event=message), action)
+        reply = await self._gateways.call(action, lambda one: one.exchanges.Send, request, timeout, MAYBE_DELIVERED)
         return int(reply.groups)
 
     async def receive(self, exchange: str, *, group: str | None = None) -> AsyncIterator[Event]:
@@ -374,13 +305,7 @@ class AsyncClient:
                 pass
             await asyncio.sleep(attempts.next_delay() or 0.0)
 
-    async def call(
-        self,
-        endpoint: str,
-        event: Event,
-        *,
-        timeout: float | None = None,  # noqa: ASYNC109 -- the limit of the request on its whole way, with all attempts
-    ) -> Event:
+    async def call(self, endpoint: str, event: Event, *, timeout: float | None = None) -> Event:
         """Call an endpoint with an event, and return the first event of its answer.
 
         Raises :class:`PipelineError` at once when nothing serves the endpoint. A call is made once: after
@@ -390,29 +315,17 @@ class AsyncClient:
             return answer
         raise PipelineError(f"call {endpoint}: the server has answered nothing", code="answer-missing")
 
-    async def call_stream(
-        self,
-        endpoint: str,
-        *events: Event,
-        timeout: float | None = None,  # noqa: ASYNC109 -- the limit of the request on its whole way, with all attempts
-    ) -> AsyncIterator[Event]:
+    def call_stream(self, endpoint: str, *events: Event, timeout: float | None = None) -> AsyncIterator[Event]:
         """Call an endpoint with one or more events, and yield the events of its answer. It raises as :meth:`call`."""
         path_of(endpoint, "endpoint")
-        checked = events_of(events)
         seconds = timeout_of(timeout)
-        try:
-            async with self._gateways.using(f"call {endpoint}") as gateway:
-                async for answer in answers(
-                    gateway,
-                    self._gateways.metadata,
-                    endpoint,
-                    checked,
-                    self._settings.source,
-                    self._settings.timeout if seconds is None else seconds,
-                ):
-                    yield answer
-        except grpc.aio.AioRpcError as error:
-            raise refusal(error, f"call {endpoint}", MAYBE_ANSWERED) from error
+        return answers(
+            self._gateways,
+            self._settings,
+            endpoint,
+            events_of(events),
+            self._settings.timeout if seconds is None else seconds,
+        )
 
     async def serve(self, endpoint: str, function: Callable[[ServedCall], Any], *, concurrency: int = 1) -> None:
         """Serve an endpoint with a function until :meth:`stop`, the client's end or a cancellation.
@@ -420,13 +333,10 @@ class AsyncClient:
         The function gets a :class:`ServedCall`. It returns the answer, an :class:`Event` or a payload, or it is a
         generator of them; it may be asynchronous. An exception is the caller's error.
         """
-        server = Server(
-            self._gateways,
-            self._settings,
-            path_of(endpoint, "endpoint"),
-            callable_of(function, "function"),
-            limited(concurrency, "concurrency", 1),
-        )
+        path_of(endpoint, "endpoint")
+        callable_of(function, "function")
+        most = limited(concurrency, "concurrency", 1)
+        server = Server(self._gateways, self._settings.source, endpoint, function, most)
         serving = asyncio.create_task(server.run())
         stopped = asyncio.create_task(self._stop.wait())
         try:
@@ -434,19 +344,12 @@ class AsyncClient:
             if serving.done():
                 serving.result()
         finally:
-            serving.cancel()
-            stopped.cancel()
-            await asyncio.gather(serving, stopped, return_exceptions=True)
+            await end_tasks(serving, stopped)
 
-    async def describe(
-        self,
-        *,
-        timeout: float | None = None,  # noqa: ASYNC109 -- the limit of the request on its whole way, with all attempts
-    ) -> ApplicationDescription:
+    async def describe(self, *, timeout: float | None = None) -> ApplicationDescription:
         """The declared objects of the application, and the addresses of its gateways."""
-        reply = await self._gateways.call(
-            "describe the schema", lambda one: one.schema.Describe, pb.DescribeRequest(), timeout_of(timeout)
-        )
+        action, request = "describe the schema", pb.DescribeRequest()
+        reply = await self._gateways.call(action, lambda one: one.schema.Describe, request, timeout)
         return ApplicationDescription(reply.version, reply.schema, tuple(reply.gateways))
 
     async def close(self) -> None:
@@ -459,6 +362,15 @@ class AsyncClient:
     def _stage_of(self, one: StageFunction) -> Membership[StageWork]:
         return self.stage(one.pipeline, one.name, concurrency=one.concurrency)
 
-    def _keep(self, member: Membership[Any]) -> None:
-        self._memberships = {one for one in self._memberships if not one.closed}
-        self._memberships.add(member)
+    def _keep(self, member: Membership[D]) -> Membership[D]:
+        self._memberships = {one for one in self._memberships if not one.closed} | {member}
+        return member
+
+
+def _instance_of(pipeline: str, partition: int, instance: int) -> dict[str, Any]:
+    """The fields of a request for an instance."""
+    return {
+        "pipeline": path_of(pipeline, "pipeline"),
+        "partition": limited(partition, "partition", 0),
+        "instance": limited(instance, "instance", 1),
+    }

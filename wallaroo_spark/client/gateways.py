@@ -23,6 +23,7 @@ from wallaroo_spark.client.refusals import (
     refused_by_a_living_gateway,
 )
 from wallaroo_spark.client.settings import ClientSettings
+from wallaroo_spark.connector.arguments import timeout_of
 from wallaroo_spark.errors import LocalProtocolError, RegistryError, TransportError, one_line
 from wallaroo_spark.registry import Registry, application_registry
 from wallaroo_spark.transport import read_authority, read_pair
@@ -97,11 +98,6 @@ class Gateways:
         self._closed = False
 
     @property
-    def closed(self) -> bool:
-        """Whether the client is closed."""
-        return self._closed
-
-    @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """The metadata of each request."""
         return (("authorization", f"Bearer {self._settings.token}"),) if self._settings.token else ()
@@ -147,15 +143,16 @@ class Gateways:
         action: str,
         method: Callable[[GatewayConnection], Any],
         request: Any,
-        seconds: float | None,
+        timeout: float | None,  # noqa: ASYNC109 -- the limit of all attempts
         late: str = DONE_ONCE,
     ) -> Any:
         """Make a request, again and with other gateways, until it is answered; ``action`` names it in errors.
 
-        ``method`` chooses the method of a gateway, ``seconds`` is the limit of all attempts (None: the setting
-        ``timeout``). Raises the error of :func:`refusal`, which takes ``late``, and :class:`TransportError` when the
+        ``method`` chooses the method of a gateway, ``timeout`` is the limit of all attempts in seconds (None: the
+        setting). Raises the error of :func:`refusal`, which takes ``late``, and :class:`TransportError` when the
         time or the attempts are over.
         """
+        seconds = timeout_of(timeout)
         deadline = time.monotonic() + (self._settings.timeout if seconds is None else seconds)
         attempts = Attempts(self._settings)
         while True:
@@ -238,11 +235,10 @@ class Gateways:
 
     def _learn(self, gateway: GatewayConnection, error: grpc.aio.AioRpcError) -> None:
         """Take the error of a request that may succeed with this gateway later, or with another one."""
-        if refused_by_a_living_gateway(error) or gateway.channel.get_state() is grpc.ChannelConnectivity.READY:
-            self._pass_over(gateway)
-            return
         self._pass_over(gateway)
-        self._lose(gateway)
+        ready = gateway.channel.get_state() is grpc.ChannelConnectivity.READY
+        if not ready and not refused_by_a_living_gateway(error):
+            self._lose(gateway)
 
     def _lose(self, gateway: GatewayConnection) -> None:
         """The connection takes nothing new, and is closed when nothing uses it any more."""

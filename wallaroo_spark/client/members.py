@@ -12,9 +12,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -42,31 +44,24 @@ Message = Any
 """A ``SubscriberMessage`` or a ``WorkerMessage``; both have the same fields but their joins."""
 
 
+@dataclass(eq=False)
 class DeliveryAnswers:
-    """The state of one delivery of a channel: the answers that its program waits for."""
+    """The state of one delivery of a channel: the answers that its program waits for. Made in the event loop."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
-        """Number of the delivery in its channel."""
-        loop = asyncio.get_running_loop()
-        self.settled: asyncio.Future[Any] = loop.create_future()
-        """The answer to the ack or nack."""
-        self.states: dict[int, asyncio.Future[None]] = {}
-        """The answers to statements, by place; place -1 is the begin."""
-        self.statements = 0
-        """Number of statements so far."""
-        self.acked = False
-        """Whether the program has acked or nacked it."""
-        self.over = ""
-        """Why the delivery has ended without the program's doing; empty: it has not."""
-        self.owed = False
-        """Whether the delivery was taken away, and the gateway is to be told when the program has ended with it."""
-
-    def state(self, place: int) -> asyncio.Future[None]:
-        """The answer to a statement."""
-        if place not in self.states:
-            self.states[place] = asyncio.get_running_loop().create_future()
-        return self.states[place]
+    number: int
+    """Number of the delivery in its channel."""
+    settled: asyncio.Future[Any] = field(default_factory=asyncio.Future)
+    """The answer to the ack or nack."""
+    states: defaultdict[int, asyncio.Future[None]] = field(default_factory=partial(defaultdict, asyncio.Future))
+    """The answers to statements, by place; place -1 is the begin."""
+    statements: int = 0
+    """Number of statements so far."""
+    acked: bool = False
+    """Whether the program has acked or nacked it."""
+    over: str = ""
+    """Why the delivery has ended without the program's doing; empty: it has not."""
+    owed: bool = False
+    """Whether the delivery was taken away, and the gateway is to be told when the program has ended with it."""
 
     def end(self, error: Exception, reason: str) -> None:
         """The delivery has ended; all that waits for an answer gets the error."""
@@ -78,22 +73,21 @@ class DeliveryAnswers:
                 future.exception()
 
 
+@dataclass(eq=False)
 class MembershipChannel:
-    """One call of ``Subscribe`` or ``Work``. ``message`` is the class of its messages, ``name`` is for the
-    log, and ``joined`` is called when the member is taken in."""
+    """One call of ``Subscribe`` or ``Work``, with the class of its messages."""
 
-    def __init__(self, call: Any, message: type[Message], name: str, joined: Callable[[], None]) -> None:
-        self._joined = joined
-        self._call = call
-        self._message = message
-        self._name = name
-        self._writing = asyncio.Lock()
-        self._open: dict[int, DeliveryAnswers] = {}
-        self._begun: dict[int, Any] = {}
-        self.member = ""
-        """Name of the member; empty before it was taken in."""
-        self.ended = False
-        """Whether the call has ended."""
+    call: Any
+    message: type[Message]
+    name: str
+    """Its name in the log and in errors."""
+    joined: Callable[[], None]
+    """Called when the member is taken in."""
+    member: str = ""
+    """Name of the member; empty before it was taken in."""
+    _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _open: dict[int, DeliveryAnswers] = field(default_factory=dict)
+    _begun: dict[int, Any] = field(default_factory=dict)
 
     async def deliveries(self, join: Any) -> AsyncIterator[Any]:
         """Join, and yield the messages of deliveries until the gateway ends the call.
@@ -102,7 +96,7 @@ class MembershipChannel:
         """
         try:
             await self.send(join=join)
-            while (event := await self._call.read()) is not grpc.aio.EOF:
+            while (event := await self.call.read()) is not grpc.aio.EOF:
                 kind = event.WhichOneof("event")
                 if kind == "delivery":
                     if (whole := self._whole(event.delivery)) is not None:
@@ -115,10 +109,9 @@ class MembershipChannel:
 
     def close(self) -> None:
         """End the call; the deliveries that are open are given to another member."""
-        self.ended = True
-        self._call.cancel()
+        self.call.cancel()
         lost = TransportError(
-            f"{self._name}: the connection was lost before the answer came, so the delivery may come again; ids of "
+            f"{self.name}: the connection was lost before the answer came, so the delivery may come again; ids of "
             "events, or a transaction, make its effects happen once",
             code="delivery-lost",
         )
@@ -134,12 +127,12 @@ class MembershipChannel:
         """Send a message. Raises ``grpc.aio.AioRpcError`` or :class:`TransportError` when the call has ended."""
         async with self._writing:
             try:
-                await self._call.write(self._message(**message))
+                await self.call.write(self.message(**message))
             except (asyncio.InvalidStateError, asyncio.CancelledError) as error:
                 if isinstance(error, asyncio.CancelledError) and is_cancelled_itself():
                     raise
                 raise TransportError(
-                    f"{self._name}: the connection was lost, so the delivery comes again", code="delivery-lost"
+                    f"{self.name}: the connection was lost, so the delivery comes again", code="delivery-lost"
                 ) from None
 
     def _whole(self, message: Any) -> Any:
@@ -155,25 +148,25 @@ class MembershipChannel:
     def _take(self, kind: str, event: Any) -> None:
         if kind == "joined":
             self.member = event.member
-            self._joined()
-            log.info("%s: joined as %s", self._name, event.member)
+            self.joined()
+            log.info("%s: joined as %s", self.name, event.member)
             return
         delivery = self._open.get(event.delivery)
         if kind == "warning":
-            log.warning("%s: delivery %d: %s", self._name, event.delivery, event.text)
+            log.warning("%s: delivery %d: %s", self.name, event.delivery, event.text)
         elif delivery is None:
-            log.debug("%s: %s of the unknown delivery %d", self._name, kind, event.delivery)
+            log.debug("%s: %s of the unknown delivery %d", self.name, kind, event.delivery)
         elif kind == "settled":
             del self._open[event.delivery]
             if not delivery.settled.done():
                 delivery.settled.set_result(event)
         elif kind == "withdrawn":
             del self._open[event.delivery]
-            log.warning("%s: delivery %d was withdrawn: %s", self._name, event.delivery, event.reason)
+            log.warning("%s: delivery %d was withdrawn: %s", self.name, event.delivery, event.reason)
             delivery.owed = event.taken_away
             delivery.end(
                 PipelineError(
-                    f"{self._name}: the delivery was withdrawn: {event.reason}; its ack has no effect",
+                    f"{self.name}: the delivery was withdrawn: {event.reason}; its ack has no effect",
                     code="delivery-ended",
                 ),
                 f"it was withdrawn: {event.reason}",
@@ -182,14 +175,14 @@ class MembershipChannel:
             self._statement(delivery, event)
 
     def _statement(self, delivery: DeliveryAnswers, event: Any) -> None:
-        answer = delivery.state(event.place)
+        answer = delivery.states[event.place]
         state = type(event).State.Name(event.state)
         if answer.done():
             return
         if state == "REJECTED":
             answer.set_exception(
                 PipelineError(
-                    f"{self._name}: statement {event.place} of the transaction was rejected: {event.reason}; nothing "
+                    f"{self.name}: statement {event.place} of the transaction was rejected: {event.reason}; nothing "
                     "of the transaction is written, and the delivery counts as nacked",
                     code="statement-rejected",
                 )
@@ -254,11 +247,15 @@ class DeliveryBase:
     As a context manager it acks at the end of the block, and nacks when the block raises, unless the block did either.
     """
 
-    def __init__(self, channel: MembershipChannel, delivery: DeliveryAnswers, source: str, name: str) -> None:
+    def __init__(self, source: str, name: str, channel: MembershipChannel, message: Any) -> None:
         self._channel = channel
-        self._delivery = delivery
+        self._delivery = channel.find(message.delivery)
         self._source = source
         self._name = name
+        self.timeout: float = message.timeout / 1000
+        """Seconds within which it is to be acked, nacked or extended; 0 for no limit."""
+        self.partition: int = message.partition
+        """Number of the partition of the stream, or of the pipeline's input stream."""
 
     @property
     def over(self) -> bool:
@@ -295,7 +292,7 @@ class DeliveryBase:
         Raises as :meth:`nack`, and :class:`PipelineError` when it is refused.
         """
         check_open(self._delivery, f"{self._name}: begin")
-        answer = self._delivery.state(-1)
+        answer = self._delivery.states[-1]
         await self._send("begin", begin=pb.Begin(delivery=self._delivery.number))
         await answer
         return ClientTransaction(self)
@@ -350,7 +347,7 @@ class DeliveryBase:
             pb.Statement(delivery=self._delivery.number, events=stream_events(stream, events, partition, self._source)),
             f"{self._name}: publish in the transaction",
         )
-        answer = self._delivery.state(self._delivery.statements)
+        answer = self._delivery.states[self._delivery.statements]
         self._delivery.statements += 1
         await self._send("statement", statement=statement)
         await answer
@@ -392,12 +389,8 @@ class DeliveryBase:
 class StreamDelivery(DeliveryBase):
     """Events of one partition of a stream, for a member of a group."""
 
-    def __init__(self, channel: MembershipChannel, message: pb.GroupDelivery, source: str, name: str) -> None:
-        super().__init__(channel, channel.find(message.delivery), source, name)
-        self.timeout = message.timeout / 1000
-        """Seconds within which it is to be acked, nacked or extended; 0 for no limit."""
-        self.partition = message.partition
-        """Number of the partition."""
+    def __init__(self, source: str, name: str, channel: MembershipChannel, message: pb.GroupDelivery) -> None:
+        super().__init__(source, name, channel, message)
         self.first = message.first
         """Offset of the first event; those of the others follow without a hole."""
         self.missed = message.missed
@@ -421,19 +414,15 @@ class StageWork(DeliveryBase):
     """One stage of one instance, for a program that works on the stage."""
 
     def __init__(
-        self, channel: MembershipChannel, message: pb.StageDelivery, source: str, pipeline: str, stage: str
+        self, source: str, pipeline: str, stage: str, channel: MembershipChannel, message: pb.StageDelivery
     ) -> None:
-        super().__init__(channel, channel.find(message.delivery), source, f"stage {stage} of {pipeline}")
-        self.timeout = message.timeout / 1000
-        """Seconds within which it is to be acked, nacked or extended; 0 for no limit."""
+        super().__init__(source, f"stage {stage} of {pipeline}", channel, message)
         self.pipeline = pipeline
         """Name of the pipeline."""
         self.stage = stage
         """Name of the stage."""
         self.instance = message.instance
         """Number of the instance: the offset of the event that began it."""
-        self.partition = message.partition
-        """Partition of the pipeline's input stream, in which the instance is."""
         self.birth = message.birth
         """Version of the schema with which the pipeline was declared first. It is another one, and instances have the
         same numbers again, after the pipeline was deleted and declared anew."""
@@ -510,43 +499,34 @@ class ClientTransaction:
 D = TypeVar("D", bound=DeliveryBase)
 
 
+@dataclass(eq=False)
 class Membership(Generic[D]):
     """An asynchronous iterator of deliveries. It joins at the first one, and leaves at :meth:`close`.
 
-    ``open_call`` makes the call, ``join`` is the first message, ``message`` the class of the messages, ``make`` makes
-    the delivery of a program. Iterating raises the error of a request that is refused for good, and goes on for ever
-    otherwise: without a gateway it waits for one.
+    Iterating raises the error of a request that is refused for good, and goes on for ever otherwise: without a gateway
+    it waits for one.
     """
 
-    def __init__(
-        self,
-        gateways: Gateways,
-        name: str,
-        open_call: Callable[[GatewayConnection], Any],
-        message: type[Any],
-        join: Any,
-        make: Callable[[MembershipChannel, Any], D],
-    ) -> None:
-        self._gateways = gateways
-        self._name = name
-        self._open_call = open_call
-        self._message = message
-        self._join = join
-        self._make = make
-        self._queue: asyncio.Queue[D | Exception | None] = asyncio.Queue()
-        self._task: asyncio.Task[None] | None = None
-        self._closed = False
-        self.joined = asyncio.Event()
-        """Whether the member is taken in by every partition; it is cleared while there is no connection."""
-
-    @property
-    def closed(self) -> bool:
-        """Whether the member has left, or was refused."""
-        return self._closed
+    gateways: Gateways
+    name: str
+    """Its name in the log and in errors."""
+    method: Callable[[GatewayConnection], Any]
+    """Chooses the method of a gateway that is called."""
+    message: type[Message]
+    join: Any
+    """The first message of the call."""
+    make: Callable[[MembershipChannel, Any], D]
+    """Makes the delivery of a program."""
+    closed: bool = False
+    """Whether the member has left, or was refused."""
+    joined: asyncio.Event = field(default_factory=asyncio.Event)
+    """Whether the member is taken in by every partition; it is cleared while there is no connection."""
+    _queue: asyncio.Queue[D | Exception | None] = field(default_factory=asyncio.Queue)
+    _task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Join, without waiting for it. Iterating does so, too."""
-        if self._task is None and not self._closed:
+        if self._task is None and not self.closed:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     def __aiter__(self) -> Self:
@@ -555,13 +535,13 @@ class Membership(Generic[D]):
     async def __anext__(self) -> D:
         self.start()
         while True:
-            if self._closed and self._queue.empty():
+            if self.closed and self._queue.empty():
                 raise StopAsyncIteration
             found = await self._queue.get()
             if found is None:
                 raise StopAsyncIteration
             if isinstance(found, Exception):
-                self._closed = True
+                self.closed = True
                 raise found
             # A delivery whose connection is lost already comes again.
             if not found.over:
@@ -578,7 +558,7 @@ class Membership(Generic[D]):
 
     async def close(self) -> None:
         """Leave; deliveries that are open are given to another member. May be called again."""
-        self._closed = True
+        self.closed = True
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -587,7 +567,7 @@ class Membership(Generic[D]):
 
     async def _run(self) -> None:
         try:
-            await self._gateways.keep(self._name, "joining", self._connection)
+            await self.gateways.keep(self.name, "joining", self._connection)
         except Exception as error:
             self._queue.put_nowait(error)
 
@@ -596,9 +576,10 @@ class Membership(Generic[D]):
             attempts.succeeded()
             self.joined.set()
 
-        channel = MembershipChannel(self._open_call(gateway), self._message, self._name, has_joined)
+        call = self.method(gateway)(metadata=self.gateways.metadata)
+        channel = MembershipChannel(call, self.message, self.name, has_joined)
         try:
-            async for message in channel.deliveries(self._join):
-                self._queue.put_nowait(self._make(channel, message))
+            async for message in channel.deliveries(self.join):
+                self._queue.put_nowait(self.make(channel, message))
         finally:
             self.joined.clear()

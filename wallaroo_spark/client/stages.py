@@ -18,6 +18,7 @@ from wallaroo_spark.client.members import Membership, StageWork
 from wallaroo_spark.client.refusals import is_cancelled_itself
 from wallaroo_spark.connector.arguments import callable_of, wrong_type
 from wallaroo_spark.errors import ArgumentValueError, WallarooError, one_line, shown_error
+from wallaroo_spark.event_loop import end_tasks
 
 log = one_line(logging.getLogger("wallaroo_spark.client"))
 
@@ -113,9 +114,7 @@ class StageWorker:
             if self._running:
                 await asyncio.wait(self._running, timeout=finish_timeout)
         finally:
-            for task in (stopped, *takers, *self._running):
-                task.cancel()
-            await asyncio.gather(stopped, *takers, *self._running, return_exceptions=True)
+            await end_tasks(stopped, *takers, *self._running)
             for member in members:
                 await member.close()
             self._threads.shutdown(wait=False, cancel_futures=True)
