@@ -10,7 +10,7 @@ from typing import Any
 
 from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.client.events import Event, as_event
-from wallaroo_spark.connector.arguments import integer_of, shown, timeout_of, wrong_type
+from wallaroo_spark.connector.arguments import check_aware, integer_of, shown, timeout_of, wrong_type
 from wallaroo_spark.errors import ArgumentTypeError, ArgumentValueError
 
 _PATH = re.compile(r"[A-Za-z0-9_.-]{1,100}/[A-Za-z0-9_.-]{1,100}")
@@ -110,12 +110,7 @@ def not_before_of(delay: Any) -> int:
     if delay is None:
         return 0
     if isinstance(delay, datetime):
-        if delay.tzinfo is None:
-            raise ArgumentValueError(
-                f"delay {delay.isoformat()} has no time zone; give an aware datetime, or seconds",
-                code="time-zone-missing",
-                argument="delay",
-            )
+        check_aware(delay, "delay", "delay", "or seconds")
         return max(1, round(delay.timestamp() * 1000))
     return max(1, round(time.time() * 1000) + milliseconds_of(delay, "delay"))
 

@@ -21,7 +21,7 @@ from typing import Any
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from wallaroo_spark.api import cloudevents_pb2 as ce
-from wallaroo_spark.connector.arguments import shown, utf8_of, wrong_type
+from wallaroo_spark.connector.arguments import check_aware, shown, utf8_of, wrong_type
 from wallaroo_spark.errors import ArgumentValueError
 from wallaroo_spark.json_text import dump_json, load_json
 
@@ -124,9 +124,7 @@ class Event:
                 utf8_of(value, f"an event's {name}")
         for name in ("type", "id"):
             if not getattr(self, name):
-                raise ArgumentValueError(
-                    f"an event's {name} is empty; give at least one character", code="event-invalid", argument=name
-                )
+                raise _invalid(f"an event's {name} is empty; give at least one character", name)
         self._check_time()
         self._check_extensions()
         object.__setattr__(self, "extensions", MappingProxyType(dict(self.extensions)))
@@ -137,21 +135,21 @@ class Event:
                 object.__setattr__(self, "datacontenttype", content_type)
 
     def _check_time(self) -> None:
-        if self.time is not None and not isinstance(self.time, datetime):
+        if self.time is None:
+            return
+        if not isinstance(self.time, datetime):
             raise wrong_type(
                 "an event's time is an aware datetime", self.time, "time", "convert it to a datetime with a time zone"
             )
-        if self.time is not None:
-            _check_moment(self.time, "time")
+        _check_moment(self.time, "time")
 
     def _check_extensions(self) -> None:
         for name, value in self.extensions.items():
             if not isinstance(name, str) or not _EXTENSION.fullmatch(name) or name in _RESERVED:
-                raise ArgumentValueError(
+                raise _invalid(
                     f"extension {shown(name)} is no name that an extension may have; use small letters and digits, "
                     "and not the name of an attribute of CloudEvents",
-                    code="event-invalid",
-                    argument="extensions",
+                    "extensions",
                 )
             if not isinstance(value, bool | int | str | bytes | datetime):
                 raise wrong_type(
@@ -162,10 +160,8 @@ class Event:
             elif isinstance(value, datetime):
                 _check_moment(value, name)
             if isinstance(value, int) and not -_INT32 <= value < _INT32:
-                raise ArgumentValueError(
-                    f"extension {name} is {value}, and integers of CloudEvents have 32 bits; give it as a str",
-                    code="event-invalid",
-                    argument=name,
+                raise _invalid(
+                    f"extension {name} is {value}, and integers of CloudEvents have 32 bits; give it as a str", name
                 )
 
     @property
@@ -219,26 +215,23 @@ class Event:
             "time": _time(time),
             "extensions": MappingProxyType(found),
         }
-        for name, value in values.items():
-            object.__setattr__(event, name, value)
+        vars(event).update(values)
         return event
 
 
+def _invalid(text: str, argument: str) -> ArgumentValueError:
+    return ArgumentValueError(text, code="event-invalid", argument=argument)
+
+
 def _check_moment(moment: datetime, name: str) -> None:
-    if moment.tzinfo is None:
-        raise ArgumentValueError(
-            f"event time {moment.isoformat()} has no time zone; give an aware datetime, for example with tzinfo=UTC",
-            code="time-zone-missing",
-            argument=name,
-        )
+    check_aware(moment, "event time", name)
     try:
         moment.astimezone(UTC)
     except (ValueError, OverflowError):
-        raise ArgumentValueError(
+        raise _invalid(
             f"event time {moment.isoformat()} is in no year from 1 to 9999 in UTC; leave it out, or give a str in "
             "an extension",
-            code="event-invalid",
-            argument=name,
+            name,
         ) from None
 
 
@@ -342,9 +335,8 @@ def from_structured(text: str | bytes | dict[str, Any], where: str) -> Event:
     except (ValueError, TypeError) as error:
         if isinstance(error, ArgumentValueError):
             raise
-        raise ArgumentValueError(
+        raise _invalid(
             f"{where} is not an event in the JSON format of CloudEvents ({error}): {shown(text)}; write "
             '{"type": "shop.order.created", "data": {…}}, for example',
-            code="event-invalid",
-            argument="event",
+            "event",
         ) from None

@@ -89,7 +89,7 @@ class Gateways:
         self._closing: set[asyncio.Future[None]] = set()
         self._last: set[str] = set()
         """The addresses to try last: those that have failed, or were busy."""
-        self._connecting: asyncio.Lock | None = None
+        self._connecting = asyncio.Lock()
         self._problem = ""
         """Why no gateway could be connected to last."""
         self._word: asyncio.TimerHandle | None = None
@@ -207,8 +207,6 @@ class Gateways:
 
     async def _connected(self) -> GatewayConnection:
         """The gateway that is connected, or another one. Raises :class:`TransportError` without one."""
-        if self._connecting is None:
-            self._connecting = asyncio.Lock()
         async with self._connecting:
             self._check_open()
             if self._current is None:
@@ -335,8 +333,7 @@ class Attempts:
     def __init__(self, settings: ClientSettings, for_ever: bool = False) -> None:
         self._backoff = settings.backoff
         self._for_ever = for_ever
-        self._failures = 0
-        self._since = time.monotonic()
+        self.succeeded()
 
     def next_delay(self) -> float | None:
         """Count a failure, and return the seconds to wait; None: give up."""

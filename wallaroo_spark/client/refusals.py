@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
 from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.api.limits import MESSAGE_BYTES
@@ -112,12 +113,7 @@ def is_cancelled_itself() -> bool:
     return task is None or task.cancelling() > 0
 
 
-class _Sized(Protocol):
-    def ByteSize(self) -> int:  # the name of protobuf
-        """The number of its bytes."""
-
-
-T = TypeVar("T", bound=_Sized)
+T = TypeVar("T", bound=Message)
 
 
 @dataclass(frozen=True)

@@ -83,10 +83,7 @@ class ClientSettings:
     @property
     def addresses(self) -> list[str]:
         """``address`` as a list; empty with a registry."""
-        if not self.address:
-            return []
-        text = self.address if isinstance(self.address, str) else ",".join(self.address)
-        return [format_address(host, port) for host, port in parse_addresses(text)]
+        return [format_address(*one) for one in parse_addresses(self.address)] if self.address else []
 
     @property
     def backoff(self) -> Backoff:

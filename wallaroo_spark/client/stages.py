@@ -6,7 +6,7 @@ import asyncio
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
@@ -91,10 +91,6 @@ class StageWorker:
         self._join = join
         self._running: set[asyncio.Task[None]] = set()
         self._threads = ThreadPoolExecutor(sum(one.concurrency for one in stages), "wallaroo-stage")
-        self.done = 0
-        """Number of deliveries that were acked."""
-        self.failed = 0
-        """Number of deliveries that were given back."""
 
     async def run(self, stop: asyncio.Event, finish_timeout: float) -> None:
         """Work until ``stop`` is set; then functions that run may end, for so many seconds at most.
@@ -102,9 +98,7 @@ class StageWorker:
         Raises the error of a stage that cannot be joined.
         """
         members = [self._join(one) for one in self._stages]
-        takers = [
-            asyncio.create_task(self._take(one, member)) for one, member in zip(self._stages, members, strict=True)
-        ]
+        takers = [asyncio.create_task(work) for work in map(self._take, self._stages, members)]
         stopped = asyncio.create_task(stop.wait())
         try:
             await asyncio.wait([*takers, stopped], return_when=asyncio.FIRST_COMPLETED)
@@ -126,22 +120,22 @@ class StageWorker:
             task.add_done_callback(self._running.discard)
 
     async def _do(self, one: StageFunction, work: StageWork) -> None:
+        settle: Callable[[], Awaitable[Any]]
         try:
             output = await self._call(one, work)
-            fields = work.checked(output)
+            settle = functools.partial(work._acked, **work.checked(output))
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and is_cancelled_itself():
                 raise
-            await self._give_back(work, error)
-            return
-        if work.over:
-            await work._release()
-            return
+            reason = shown_error(error)
+            delay: float | timedelta = 0
+            if isinstance(error, Again):
+                reason, delay = reason.removeprefix(f"{Again.__name__}: "), error.delay
+            log.warning("%r failed and is given back: %s", work, reason, exc_info=log.isEnabledFor(logging.DEBUG))
+            settle = functools.partial(work.nack, delay, reason)
         try:
-            await work._acked(**fields)
-            self.done += 1
+            await (work._release() if work.over else settle())
         except WallarooError as error:
-            self.failed += 1
             log.warning("%r: %s", work, error)
 
     async def _call(self, one: StageFunction, work: StageWork) -> Any:
@@ -150,17 +144,3 @@ class StageWorker:
         loop = asyncio.get_running_loop()
         found = await loop.run_in_executor(self._threads, functools.partial(one.function, work))
         return await found if inspect.isawaitable(found) else found
-
-    async def _give_back(self, work: StageWork, error: BaseException) -> None:
-        self.failed += 1
-        delay = error.delay if isinstance(error, Again) else 0
-        reason = shown_error(error)
-        reason = reason.removeprefix(f"{Again.__name__}: ") if isinstance(error, Again) else reason
-        log.warning("%r failed and is given back: %s", work, reason, exc_info=log.isEnabledFor(logging.DEBUG))
-        if work.over:
-            await work._release()
-            return
-        try:
-            await work.nack(delay, reason)
-        except WallarooError as lost:
-            log.warning("%r: %s", work, lost)

@@ -92,19 +92,23 @@ def event_time_of(moment: Any) -> int | None:
     if moment is None or type(moment) is int:
         return moment
     if isinstance(moment, datetime):
-        if moment.tzinfo is None:
-            raise ArgumentValueError(
-                f"event time {moment.isoformat()} has no time zone; give an aware datetime, for example with "
-                "tzinfo=UTC",
-                code="time-zone-missing",
-                argument="event_time",
-            )
+        check_aware(moment, "event time", "event_time")
         since = moment - _EPOCH
         return (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1_000
     if isinstance(moment, date | str):
         expected = "an event time is an integer or an aware datetime"
         raise wrong_type(expected, moment, "event_time", "convert it to a datetime with a time zone")
     return integer_of(moment, "event time")
+
+
+def check_aware(moment: datetime, name: str, argument: str, remedy: str = "for example with tzinfo=UTC") -> None:
+    """Raise :class:`ArgumentValueError` for a datetime without a time zone; ``name`` says in the error what it is."""
+    if moment.tzinfo is None:
+        raise ArgumentValueError(
+            f"{name} {moment.isoformat()} has no time zone; give an aware datetime, {remedy}",
+            code="time-zone-missing",
+            argument=argument,
+        )
 
 
 def stream_name_of(name: Any) -> str:

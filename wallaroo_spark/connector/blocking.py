@@ -15,10 +15,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from datetime import datetime
 from types import TracebackType
-from typing import Self
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from wallaroo_spark.connector.connector import Connector
 from wallaroo_spark.connector.reporting import (
@@ -35,6 +35,27 @@ from wallaroo_spark.errors import LocalProtocolError, TransportError
 from wallaroo_spark.event_loop import Blocking, CallerThread, blocking
 from wallaroo_spark.settings import takes_settings
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _admitted(
+    method: Callable[Concatenate[Stream, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[BlockingStream, P], R]:
+    """The blocking form of a method with ``on_delivery``, which is called in a thread of its own.
+
+    There a callback may send, open streams and close the connector. While very many callbacks wait for slower ones,
+    sends with a callback wait, too.
+    """
+
+    @functools.wraps(method)
+    def call(self: BlockingStream, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        if kwargs.get("on_delivery") is not None:
+            self._callbacks.admit()
+        return self._thread.call(lambda: method(self._asynchronous, *args, **kwargs))
+
+    return call
+
 
 class BlockingStream(StreamInformation, Blocking[Stream]):
     """A :class:`Stream` with blocking methods; made by :meth:`BlockingConnector.open`."""
@@ -44,37 +65,7 @@ class BlockingStream(StreamInformation, Blocking[Stream]):
         Blocking.__init__(self, stream, thread)
         self._callbacks = callbacks
 
-    def send(
-        self,
-        payload: bytes | bytearray | memoryview,
-        *,
-        id: int | None = None,
-        event_time: int | datetime | None = None,
-        key: bytes | None = None,
-        unstable: bool = False,
-        on_delivery: OnDelivery | None = None,
-    ) -> int:
-        """As :meth:`Stream.send`; ``on_delivery`` is called in a thread of its own.
-
-        There a callback may send, open streams and close the connector. While very many callbacks wait for slower ones,
-        sends with a callback wait, too.
-        """
-        call_back = self._in_their_thread(on_delivery)
-        if call_back is not None:
-            self._callbacks.admit()
-        return self._thread.call(
-            lambda: self._asynchronous.send(
-                payload, id=id, event_time=event_time, key=key, unstable=unstable, on_delivery=call_back
-            )
-        )
-
-    def _in_their_thread(self, on_delivery: OnDelivery | None) -> OnDelivery | None:
-        """The callback that has this one called in the thread of callbacks. Raises when that cannot be."""
-        if on_delivery is None:
-            return None
-        self._sender.check_delivery(on_delivery)
-        return functools.partial(self._callbacks.put, on_delivery)
-
+    send = _admitted(Stream.send)
     send_boundary = blocking(Stream.send_boundary)
     end = blocking(Stream.end)
     flushed = blocking(Stream.flushed)
@@ -92,13 +83,11 @@ class BlockingStream(StreamInformation, Blocking[Stream]):
         """As :meth:`Stream.send_many`; the iterables are read in the caller's thread, and callbacks are called as those
         of :meth:`send`.
         """
-        call_back, sent = self._in_their_thread(on_delivery), None
-        if call_back is not None:
-            sent = functools.partial(self._sender.expect_deliveries, call_back)
+        sent = self._sender.expecting(on_delivery)
         batches, flags = SendBatches(payloads, ids, event_times, keys), flags_of(unstable=unstable)
         last: int | None = None
         while (batch := batches.next()) is not None:
-            if call_back is not None:
+            if on_delivery is not None:
                 self._callbacks.admit()
             last = self._thread.call(functools.partial(self._sender.send_batch, batch, flags, sent))
         return last
@@ -121,6 +110,7 @@ class BlockingConnector(Blocking[Connector]):
             ),
         )
         self._callbacks = CallbackThread()
+        connector._state.deliveries.call = self._callbacks.put
 
     def __repr__(self) -> str:
         return f"<Blocking{repr(self._asynchronous)[1:]}"

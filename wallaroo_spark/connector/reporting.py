@@ -119,6 +119,8 @@ class Deliveries:
     """The deliveries of all streams of a connector, and the callbacks that are due."""
 
     def __init__(self) -> None:
+        self.call: Callable[[OnDelivery, Exception | None, Delivery], None] = call
+        """Calls a callback that is due, or has another thread call it."""
         self.waiting: dict[StreamDeliveries, None] = {}
         """The streams with messages whose callback was not called."""
         self.subscriptions: weakref.WeakSet[Acknowledgements] = weakref.WeakSet()
@@ -148,8 +150,7 @@ class Deliveries:
         self._scheduled = False
         try:
             while self._due:
-                callback, error, delivery = self._due.popleft()
-                call(callback, error, delivery)
+                self.call(*self._due.popleft())
         finally:
             # A callback has interrupted the program, with KeyboardInterrupt for example.
             if self._due:

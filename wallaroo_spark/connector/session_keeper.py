@@ -156,21 +156,16 @@ class SessionKeeper:
             await self._attempt(rotation)
 
     async def _attempt(self, rotation: AddressRotation) -> None:
-        settings = self._settings
+        settings, where = self._settings, "the registry"
         try:
             rotation.replace(await self._addresses())
-        except RegistryError as error:
-            report_failure(rotation, "the registry", error.message)
-            return
-        address = rotation.next()
-        if address is None:
-            reason = f"no worker serves receiver {settings.program!r} at the moment"
-            report_failure(rotation, "the registry", reason)
-            return
-        where = format_address(*address)
-        try:
+            address = rotation.next()
+            if address is None:
+                report_failure(rotation, where, f"no worker serves receiver {settings.program!r} at the moment")
+                return
+            where = format_address(*address)
             stream = await connect(*address, tls=settings.tls, timeout=settings.connect_timeout)
-        except TransportError as error:
+        except (RegistryError, TransportError) as error:
             report_failure(rotation, where, error.message)
             return
         session = ConnectorSession(settings.protocol_revision, max_frame_bytes=settings.max_frame_bytes)

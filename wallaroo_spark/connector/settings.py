@@ -120,9 +120,7 @@ class ConnectorSettings:
     @property
     def addresses(self) -> list[tuple[str, int]]:
         """``workers`` as hosts and ports; empty with a registry."""
-        if not self.workers:
-            return []
-        return parse_addresses(self.workers if isinstance(self.workers, str) else ",".join(self.workers))
+        return parse_addresses(self.workers) if self.workers else []
 
     def resolved(self) -> ConnectorSettings:
         """A copy with the cookie resolved from ``env:`` or ``file:``, and with a TLS context if TLS is on."""

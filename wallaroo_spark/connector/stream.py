@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Iterable
 from datetime import datetime
 
 from wallaroo_spark.connector.arguments import bytes_of, key_of
 from wallaroo_spark.connector.reporting import OnDelivery
 from wallaroo_spark.connector.sending.send_batches import SendBatches
-from wallaroo_spark.connector.sending.stream_sender import SentCallback, StreamSender
+from wallaroo_spark.connector.sending.stream_sender import StreamSender
 from wallaroo_spark.protocol import Flags
 
 _NO_FLAGS, _UNSTABLE = Flags.NONE, Flags.UNSTABLE_REFERENCE
@@ -134,10 +133,7 @@ class Stream(StreamInformation):
         iterables; the messages before that one are sent. If the call is cancelled, :attr:`last` is the id of the last
         message that was sent.
         """
-        sent: SentCallback | None = None
-        if on_delivery is not None:
-            self._sender.check_delivery(on_delivery)
-            sent = functools.partial(self._sender.expect_deliveries, on_delivery)
+        sent = self._sender.expecting(on_delivery)
         batches = SendBatches(payloads, ids, event_times, keys)
         flags = flags_of(unstable=unstable)
         last: int | None = None

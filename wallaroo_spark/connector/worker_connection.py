@@ -50,7 +50,6 @@ class WorkerConnection:
         self._written = asyncio.Event()
         self._written.set()
         self._dirty = asyncio.Event()
-        self._debug = _log.isEnabledFor(logging.DEBUG)
         self._writer = asyncio.get_running_loop().create_task(self._write())
 
     @property
@@ -80,21 +79,15 @@ class WorkerConnection:
     def send_hello(self, version: str, cookie: str, program: str, instance: str) -> None:
         """Send HELLO."""
         data = self.session.hello(version=version, cookie=cookie.encode(), program=program, instance=instance)
-        self._say("HELLO %s as %r, version %r", program, instance, version)
-        self._send(data)
+        self._send(data, "HELLO %s as %r, version %r", program, instance, version)
 
     def send_notify(self, stream_id: int, name: str, ref: int) -> None:
         """Send NOTIFY."""
-        data = self.session.notify(stream_id, name, ref)
-        self._say("%r", Notify(stream_id, name, ref))
-        self._send(data)
+        self._send(self.session.notify(stream_id, name, ref), "%r", Notify(stream_id, name, ref))
 
     def send_messages(self, run: EncodedRun) -> None:
         """Send a run of MESSAGEs. If it raises :class:`LocalProtocolError`, none of them was sent."""
-        data = self.session.messages(run)
-        if self._debug:
-            self._say("%r", run if run.count > 1 else run.revision.decode(data[4], data[5:]))
-        self._send(data)
+        self._send(self.session.messages(run), "%r", run)
 
     def collect(self, close: Callable[[], EncodedRun | None], recorded: Callable[[EncodedRun], None]) -> None:
         """Send the messages of an open run behind the frames that were just sent, at the next write or :meth:`record`.
@@ -117,8 +110,7 @@ class WorkerConnection:
     def send_end(self, stream_id: int, last_id: int, *, ephemeral: bool) -> None:
         """Close a stream as the revision does: by a frame, or by a MESSAGE with the EOS flag."""
         data = self.session.end_of_stream(stream_id, last_id, ephemeral=ephemeral)
-        self._say("%r", EosMessage(stream_id, last_id))
-        self._send(data)
+        self._send(data, "%r", EosMessage(stream_id, last_id))
 
     async def next(self) -> Frame:
         """The worker's next frame.
@@ -129,7 +121,7 @@ class WorkerConnection:
         while True:
             frame = self._next_frame()
             if frame is not None:
-                self._say("%r", frame, sign="<")
+                self._say("<", "%r", frame)
                 return frame
             data = await self._stream.read()
             if not data:
@@ -139,10 +131,7 @@ class WorkerConnection:
     async def close(self, reason: str = "") -> None:
         """Send the collected frames, then an ERROR if there is a ``reason``, and close the connection in order."""
         if reason:
-            data = self.session.error(reason)
-            if data is not None:
-                self._say("ERROR %s", reason)
-                self._send(data)
+            self._send_error(self.session.error(reason), reason)
         if not self._writer.done():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FLUSH_SECONDS):
@@ -157,10 +146,7 @@ class WorkerConnection:
         try:
             return self.session.next_event()
         except RemoteProtocolError as error:
-            data = self.session.fail(error.message)
-            if data is not None:
-                self._say("ERROR %s", error.message)
-                self._send(data)
+            self._send_error(self.session.fail(error.message), error.message)
             raise
 
     def _ended(self) -> None:
@@ -176,7 +162,12 @@ class WorkerConnection:
             reason="closed",
         )
 
-    def _send(self, data: bytes) -> None:
+    def _send_error(self, data: bytes | None, reason: str) -> None:
+        if data is not None:
+            self._send(data, "ERROR %s", reason)
+
+    def _send(self, data: bytes, text: str, *values: object) -> None:
+        self._say(">", text, *values)
         self._frames.append(data)
         self._pending += len(data)
         if len(self._frames) == 1:
@@ -200,8 +191,8 @@ class WorkerConnection:
             # The reader meets the same error and raises it.
             self._written.set()
 
-    def _say(self, text: str, *values: object, sign: str = ">") -> None:
-        if self._debug:
+    def _say(self, sign: str, text: str, *values: object) -> None:
+        if _log.isEnabledFor(logging.DEBUG):
             _log.debug(f"{sign} {self.peer} {text}", *values)
 
 
@@ -236,30 +227,17 @@ class AddressRotation:
         self._addresses: list[Address] = []
         self._turn = sum(instance.encode())
         self._first_choice: Address | None = None
-        self._failures = 0
+        self.failures = 0
+        """Failed attempts in a row."""
+        self.down_since = now
+        """The time at which the last session ended, or that of the start."""
+        self.last_reason = ""
+        """The reason why the last session or attempt has ended; empty before."""
         self._attempts = 0
         self._redirects = 0
-        self._down_since = now
         self._behind = 0
         self._behind_since = now
         self._tried: dict[str, int] = {}
-        self._last_reason = "no attempt was made"
-        self._ever = False
-
-    @property
-    def last_reason(self) -> str:
-        """The reason why the last session or attempt has ended; empty before."""
-        return self._last_reason if self._ever else ""
-
-    @property
-    def down_since(self) -> float:
-        """The time at which the last session ended, or that of the start."""
-        return self._down_since
-
-    @property
-    def failures(self) -> int:
-        """Failed attempts in a row."""
-        return self._failures
 
     def replace(self, addresses: Sequence[Address]) -> None:
         """Set the known addresses; their order is kept."""
@@ -278,11 +256,11 @@ class AddressRotation:
 
     def failed(self, where: str, reason: str) -> None:
         """An attempt at ``where`` has failed."""
-        self._failures += 1
+        self.failures += 1
         self._attempts += 1
         self._redirects = 0
         self._tried[where] = self._tried.get(where, 0) + 1
-        self._last_reason, self._ever = reason, True
+        self.last_reason = reason
 
     def redirected(self, where: str, address: Address) -> None:
         """The worker at ``where`` has redirected the connector to ``address``."""
@@ -324,31 +302,31 @@ class AddressRotation:
 
     def _ended(self, address: Address, reason: str, now: float, *, progressed: bool) -> None:
         if progressed:
-            self._failures = self._redirects = 0
+            self.failures = self._redirects = 0
         else:
-            self._failures += 1
-        self._down_since = now
+            self.failures += 1
+        self.down_since = now
         self._first_choice = address
-        self._last_reason, self._ever = reason, True
+        self.last_reason = reason
 
     def delay(self, now: float) -> float:
         """Seconds to wait before the next attempt; 0 for the first one and for a redirection."""
-        if not self._failures or self._redirects:
+        if not self.failures or self._redirects:
             return 0.0
-        left = max(0.0, self._down_since + self._backoff.give_up_after - now)
-        return min(left, self._backoff.delay(self._failures, self._random()))
+        left = max(0.0, self.down_since + self._backoff.give_up_after - now)
+        return min(left, self._backoff.delay(self.failures, self._random()))
 
     def given_up(self, now: float) -> TransportError | None:
         """The error once the limits of the back-off are reached; None before."""
-        seconds = now - self._down_since
+        seconds = now - self.down_since
         if not self._attempts or not self._backoff.exhausted(self._attempts, seconds):
             return None
         tried = ", ".join(f"{where} ({count} times)" for where, count in self._tried.items()) or "no address"
         return TransportError(
             f"no session with a worker for {seconds:.1f} seconds; tried {tried}; the last reason was: "
-            f"{self._last_reason}; check that the receiver runs and that these are its workers' addresses",
+            f"{self.last_reason}; check that the receiver runs and that these are its workers' addresses",
             code="no-session",
             tried=dict(self._tried),
             seconds=seconds,
-            reason=self._last_reason,
+            reason=self.last_reason,
         )

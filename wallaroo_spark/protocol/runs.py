@@ -41,6 +41,8 @@ class EncodedRun:
     """The frames, one for each of ``ids``, in the same order."""
 
     def __repr__(self) -> str:
+        if self.count == 1:
+            return repr(self.revision.decode(self.data[LENGTH_BYTES], self.data[LENGTH_BYTES + 1 :]))
         shown = f"{self.count} messages, ids {self.first} to {self.last}, {len(self.data)} bytes"
         return f"EncodedRun(stream_id={self.stream_id}, {shown})"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import string
+from collections.abc import Sequence
 
 from wallaroo_spark.errors import ConfigurationError
 
@@ -37,11 +38,12 @@ def parse_address(text: str, *, least: int = 1) -> tuple[str, int]:
     return host, int(port)
 
 
-def parse_addresses(text: str) -> list[tuple[str, int]]:
-    """Parse a comma-separated list of addresses, in order. Empty entries are skipped.
+def parse_addresses(given: str | Sequence[str]) -> list[tuple[str, int]]:
+    """Parse a list of addresses, which may be a text with commas, in order. Empty entries are skipped.
 
     Raises :class:`ConfigurationError` for an entry that cannot be parsed, or when the list is empty.
     """
+    text = given if isinstance(given, str) else ",".join(given)
     addresses = [parse_address(entry) for entry in text.split(",") if entry.strip()]
     if not addresses:
         raise _unreadable(text, "has no address")

@@ -159,10 +159,17 @@ class StreamSender:
         """Call back when the message that was sent last is acknowledged."""
         self.deliveries.expect(self.deliveries.sent + self.open_run.count, message_id, callback)
 
-    def expect_deliveries(self, callback: OnDelivery, ids: Sequence[int], _: Sequence[bytes]) -> None:
-        """Call back for each of the messages that were just sent; a :data:`SentCallback` for :meth:`send_batch`."""
-        for number, message_id in enumerate(ids, self.deliveries.sent - len(ids) + 1):
-            self.deliveries.expect(number, message_id, callback)
+    def expecting(self, callback: OnDelivery | None) -> SentCallback | None:
+        """For :meth:`send_batch`: call back for each of its messages. Raises as :meth:`check_delivery` does."""
+        if callback is None:
+            return None
+        self.check_delivery(callback)
+
+        def sent(ids: Sequence[int], _: Sequence[bytes]) -> None:
+            for number, message_id in enumerate(ids, self.deliveries.sent - len(ids) + 1):
+                self.deliveries.expect(number, message_id, callback)
+
+        return sent
 
     def check_delivery(self, callback: OnDelivery) -> None:
         """Raise :class:`ArgumentTypeError` or :class:`ArgumentValueError` if ``callback`` cannot be called later."""
