@@ -115,7 +115,7 @@ class AsyncGroupedRecords(AsyncIterator[Record]):
 
     def __init__(self, groups: AsyncGenerator[MessageColumns, None]) -> None:
         self.groups = groups
-        self._records = self._one_by_one()
+        self._records = (record async for group in groups for record in group.records())
 
     async def __anext__(self) -> Record:
         return await anext(self._records)
@@ -124,11 +124,6 @@ class AsyncGroupedRecords(AsyncIterator[Record]):
         """Close the generators, and with them their open files."""
         await self._records.aclose()
         await self.groups.aclose()
-
-    async def _one_by_one(self) -> AsyncGenerator[Record, None]:
-        async for group in self.groups:
-            for record in group.records():
-                yield record
 
 
 def grouped(given: Iterator[RecordOrPair]) -> Generator[MessageColumns, None, None]:

@@ -309,6 +309,13 @@ CONNECTOR_CODES = titles("connectors", "connector-closed", "no-session", "sessio
 _NO_WAIT = frozenset(["connector-not-started", "connector-closed", "connector-failed", "idle"])
 """Codes of a connector that waits for nothing."""
 
+_STATES = {
+    "failed": ("connector-failed", "has failed: {last_error}", "open another connector once the cause is mended"),
+    "closed": ("connector-closed", "is closed", ""),
+    "new": ("connector-not-started", "is not connected yet; it connects with the first stream", ""),
+}
+"""By state: code, sentence and cure, with fields of :class:`ConnectorStatus`."""
+
 _SENDS = {
     "answer to NOTIFY": ("stream-pending", "the worker has not opened the stream", ""),
     "messages that are sent again first": ("resending", "messages of the session before are sent again first", ""),
@@ -320,11 +327,11 @@ _SENDS = {
     "network": ("network-full", "the network takes no more bytes", "check the network to {worker}"),
     "memory": (
         "unacknowledged-full",
-        "{messages} messages ({bytes} bytes) are unacknowledged, which is the limit",
+        "{unacknowledged_messages} messages ({unacknowledged_bytes} bytes) are unacknowledged, which is the limit",
         "check that the receiver's query commits, or raise max_unacknowledged",
     ),
 }
-"""By reason of a waiting send: code, sentence and cure."""
+"""The same by reason of a waiting send."""
 
 
 @dataclass(frozen=True)
@@ -389,39 +396,23 @@ def _cause(status: ConnectorStatus) -> ConnectorCause:
 
 def _finding(status: ConnectorStatus) -> tuple[str, str, str, float | None]:
     """Code, sentence behind the subject, cure, and seconds of the wait."""
-    if status.state == "failed":
-        return (
-            "connector-failed",
-            f"has failed: {status.last_error}",
-            "open another connector once the cause is mended",
-            None,
-        )
-    if status.state == "closed":
-        return "connector-closed", "is closed", "", None
-    if status.state == "new":
-        return "connector-not-started", "is not connected yet; it connects with the first stream", "", None
+    if status.state in _STATES:
+        code, text, cure = _STATES[status.state]
+        return code, text.format(**vars(status)), cure, None
     if status.state == "connecting":
         return _connecting(status)
     if status.waiting_for in _SENDS:
-        code, text, cure = _SENDS[status.waiting_for]
-        values = {
-            "credits": status.credits,
-            "messages": status.unacknowledged_messages,
-            "bytes": status.unacknowledged_bytes,
-            "worker": status.worker,
-        }
-        return code, text.format(**values) + _for(status.waiting), cure.format(**values), status.waiting
-    if status.unacknowledged_messages:
-        number = status.unacknowledged_messages
+        code, text, cure = (part.format(**vars(status)) for part in _SENDS[status.waiting_for])
+        return code, text + _for(status.waiting), cure, status.waiting
+    cure = "check that the receiver's query runs; its status names the cause"
+    if number := status.unacknowledged_messages:
         messages = "1 message is" if number == 1 else f"{number} messages are"
         text = f"{messages} sent to {status.worker} and not committed by Spark yet"
-        cure = "check that the receiver's query runs; its status names the cause"
         oldest = status.oldest_unacknowledged
         return "commit-awaited", text + _for(oldest, ", the oldest for"), cure, oldest
     if status.waiting is not None:
         # Of a source that can be read again no message is kept, and so none is counted.
         text = f"what was sent to {status.worker} is not committed by Spark yet{_for(status.waiting)}"
-        cure = "check that the receiver's query runs; its status names the cause"
         return "commit-awaited", text, cure, status.waiting
     return "idle", "has nothing to wait for: everything that was sent is acknowledged", "", None
 

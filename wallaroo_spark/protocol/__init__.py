@@ -35,6 +35,7 @@ from wallaroo_spark.protocol.revisions import (
 from wallaroo_spark.protocol.runs import (
     HEAD_BYTES,
     EncodedRun,
+    PlainHead,
     encode_frame,
     encode_run,
     encode_single,

@@ -8,6 +8,13 @@ import pytest
 
 from tests.connector.scripted_worker import ScriptedWorker, spin
 from tests.connector.support import connector, send_all, starved
+from wallaroo_spark.connector.reporting import WaitLog
+from wallaroo_spark.connector.sending.connector_state import ConnectorState
+from wallaroo_spark.connector.settings import ConnectorSettings
+
+
+def a_state() -> ConnectorState:
+    return ConnectorState(ConnectorSettings("orders", instance="shop-1", workers="host:1"), WaitLog("orders", str))
 
 
 class TestWaiting:
@@ -86,3 +93,23 @@ class TestWaiting:
             counts = [len(worker.named(name).accepted) for name in names]
             await sending
             assert min(counts) > 200, f"one stream was kept from sending: {counts}"
+
+
+class TestChanges:
+    async def test_all_waiters_are_woken_each_time(self) -> None:
+        state = a_state()
+        for _ in range(2):
+            waiting = [asyncio.create_task(state.changed.wait()) for _ in range(3)]
+            await asyncio.sleep(0)
+            state.wake_waiting()
+            await asyncio.gather(*waiting)
+            assert all(task.done() for task in waiting)
+
+    async def test_a_waiter_that_gave_up_does_not_delay_the_others(self) -> None:
+        state = a_state()
+        gone, staying = asyncio.create_task(state.changed.wait()), asyncio.create_task(state.changed.wait())
+        await asyncio.sleep(0)
+        gone.cancel()
+        state.wake_waiting()
+        await staying
+        assert not staying.cancelled()

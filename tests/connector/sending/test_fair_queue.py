@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from wallaroo_spark.connector.sending.send_batches import Broadcast, FairQueue
+from wallaroo_spark.connector.sending.send_batches import FairQueue
 
 
 class Gate:
@@ -99,23 +99,3 @@ class TestFairQueue:
         await gate.hand_out(0)
         await gate.hand_out(3)
         assert gate.passed[2:] == ["first again", "second again", "third"]
-
-
-class TestBroadcast:
-    async def test_all_waiters_are_woken_each_time(self) -> None:
-        signal = Broadcast()
-        for _ in range(2):
-            waiting = [asyncio.create_task(signal.wait()) for _ in range(3)]
-            await asyncio.sleep(0)
-            signal.notify_all()
-            await asyncio.gather(*waiting)
-            assert all(task.done() for task in waiting)
-
-    async def test_a_waiter_that_gave_up_does_not_delay_the_others(self) -> None:
-        signal = Broadcast()
-        gone, staying = asyncio.create_task(signal.wait()), asyncio.create_task(signal.wait())
-        await asyncio.sleep(0)
-        gone.cancel()
-        signal.notify_all()
-        await staying
-        assert not staying.cancelled()

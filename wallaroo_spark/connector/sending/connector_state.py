@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import weakref
@@ -10,7 +11,7 @@ from enum import StrEnum
 
 from wallaroo_spark.connector.reporting import Deliveries, WaitLog
 from wallaroo_spark.connector.sending.resend_buffer import MemoryBudget
-from wallaroo_spark.connector.sending.send_batches import Broadcast, FairQueue
+from wallaroo_spark.connector.sending.send_batches import FairQueue
 from wallaroo_spark.connector.settings import ConnectorSettings
 from wallaroo_spark.connector.worker_connection import WorkerConnection
 from wallaroo_spark.errors import LocalProtocolError
@@ -46,8 +47,8 @@ class ConnectorState:
         """The connection of the session; None while there is no session."""
         self.queue = FairQueue()
         """Sends that wait for credit, memory or the network."""
-        self.changed = Broadcast()
-        """Notified when a stream, a session or an acknowledgement has changed."""
+        self.changed = asyncio.Event()
+        """Set for a moment when a stream, a session or an acknowledgement has changed."""
         self.failure: Exception | None = None
         """The error that has ended the connector."""
         self.closed = False
@@ -86,8 +87,13 @@ class ConnectorState:
     def wake(self) -> None:
         """Let every waiting send check its condition again."""
         self.record()
-        self.changed.notify_all()
+        self.wake_waiting()
         self.queue.wake_next()
+
+    def wake_waiting(self) -> None:
+        """Let every call that waits for a change check its condition again."""
+        self.changed.set()
+        self.changed.clear()
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Wait until a condition holds. Raises the error if the connector ends first."""

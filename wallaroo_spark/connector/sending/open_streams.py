@@ -101,7 +101,7 @@ class OpenStreams:
                 for stream_id, ref in frame.refs:
                     self._acknowledge(connection, stream_id, ref)
                 if frame.refs:
-                    self._state.changed.notify_all()
+                    self._state.wake_waiting()
                 self._state.queue.wake_next()
             case Nack():
                 self._rewind(connection, frame)
@@ -113,7 +113,7 @@ class OpenStreams:
         state = self._state
         state.queue.wake_next()
         if state.connection is not None and state.connection.idle and self._any_ephemeral():
-            state.changed.notify_all()
+            state.wake_waiting()
 
     def failed(self, error: Exception) -> None:
         """No further session is attempted: end the connector."""

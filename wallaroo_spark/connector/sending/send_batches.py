@@ -13,6 +13,7 @@ import time
 from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from dataclasses import dataclass, field
 from itertools import accumulate, chain, islice, pairwise
 from operator import add
 from typing import Any, Literal
@@ -21,7 +22,7 @@ from wallaroo_spark.connector.arguments import bytes_of, event_time_of, id_of, k
 from wallaroo_spark.connector.record import MessageColumns
 from wallaroo_spark.connector.sending.resend_buffer import ID_BYTES, memory_cost
 from wallaroo_spark.errors import ArgumentTypeError, ArgumentValueError, LocalProtocolError, WallarooError
-from wallaroo_spark.protocol import HEAD_BYTES, LENGTH_BYTES, EncodedRun, Revision, encode_frame, plain_head
+from wallaroo_spark.protocol import HEAD_BYTES, LENGTH_BYTES, EncodedRun, PlainHead, Revision, encode_frame, plain_head
 
 BATCH_MESSAGES = 4096
 """Most messages in a batch.
@@ -272,6 +273,7 @@ def _arrow_payloads(values: Any) -> Iterator[bytes | None]:
         yield from found if valid is None else (one if ok else None for one, ok in zip(found, valid[at:], strict=False))
 
 
+@dataclass(slots=True, eq=False)
 class OpenRun:
     """Frames of one stream, and the limits for further frames.
 
@@ -279,45 +281,29 @@ class OpenRun:
     must close it first.
     """
 
-    __slots__ = (
-        "_body",
-        "_flags",
-        "_floor",
-        "_following",
-        "_frames",
-        "_ids",
-        "_increasing",
-        "_longest",
-        "_messages",
-        "_pack",
-        "_prefix",
-        "_rest",
-        "_revision",
-        "_room",
-        "_stream_id",
-    )
+    revision: Revision
+    stream_id: int
+    flags: int
+    """The flags of every message of the stream."""
+    increasing: bool
+    """Whether message ids increase within the stream."""
+    _head: PlainHead = field(init=False)
+    _frames: list[bytes] = field(default_factory=list)
+    """The parts of the frames, in order."""
+    _ids: list[int] = field(default_factory=list)
+    _following: int = 0
+    """The id of the next message if the caller gives none."""
+    _floor: int = 0
+    """The id of the last message sent."""
+    _longest: int = 0
+    """The most bytes of a frame after its length field."""
+    _room: int = -1
+    """Bytes of frames and counted memory of ids that may still be added; -1 while closed."""
+    _messages: int = 0
+    """Number of messages that may still be added."""
 
-    def __init__(self, revision: Revision, stream_id: int, flags: int, *, increasing: bool) -> None:
-        self._revision = revision
-        self._stream_id = stream_id
-        self._flags = flags
-        """The flags of every message of the stream."""
-        self._increasing = increasing
-        """Whether message ids increase within the stream."""
-        self._pack, self._prefix, self._body, self._rest = plain_head(revision, stream_id, flags)
-        self._frames: list[bytes] = []
-        """The parts of the frames, in order."""
-        self._ids: list[int] = []
-        self._following = 0
-        """The id of the next message if the caller gives none."""
-        self._floor = 0
-        """The id of the last message sent."""
-        self._longest = 0
-        """The most bytes of a frame after its length field."""
-        self._room = -1
-        """Bytes of frames and counted memory of ids that may still be added; -1 while closed."""
-        self._messages = 0
-        """Number of messages that may still be added."""
+    def __post_init__(self) -> None:
+        self._head = plain_head(self.revision, self.stream_id, self.flags)
 
     @property
     def count(self) -> int:
@@ -347,16 +333,17 @@ class OpenRun:
         Returns None, and changes nothing, when the message does not fit or is invalid. The caller then sends it as a
         single message, which raises the error if there is one.
         """
-        size = self._body + len(payload)
+        pack, prefix, body, rest = self._head
+        size = body + len(payload)
         room = self._room - size - (LENGTH_BYTES + ID_BYTES)
         if room < 0 or size > self._longest or not self._messages:
             return None
         try:
             if wanted is None:
                 wanted = self._following
-            elif wanted <= self._floor or not self._increasing:
+            elif wanted <= self._floor or not self.increasing:
                 return None
-            head = self._pack(size, self._prefix, wanted, *self._rest)
+            head = pack(size, prefix, wanted, *rest)
         except (struct.error, TypeError):
             return None
         self._frames.append(head)
@@ -372,9 +359,9 @@ class OpenRun:
             return None
         if wanted is None:
             wanted = self._following
-        elif wanted <= self._floor or not self._increasing:
+        elif wanted <= self._floor or not self.increasing:
             return None
-        frame = encode_frame(self._revision, self._stream_id, wanted, payload, flags | self._flags, event_time, key)
+        frame = encode_frame(self.revision, self.stream_id, wanted, payload, flags | self.flags, event_time, key)
         room = self._room - len(frame) - ID_BYTES
         if room < 0 or len(frame) - LENGTH_BYTES > self._longest:
             return None
@@ -389,7 +376,7 @@ class OpenRun:
             return None
         ids, frames = self._ids, self._frames
         self._ids, self._frames = [], []
-        return EncodedRun(self._revision, self._stream_id, _compact_run(ids), b"".join(frames))
+        return EncodedRun(self.revision, self.stream_id, _compact_run(ids), b"".join(frames))
 
     def _added(self, message_id: int, room: int) -> None:
         self._ids.append(message_id)
@@ -404,29 +391,6 @@ def _compact_run(ids: list[int]) -> Sequence[int]:
     first, last = ids[0], ids[-1]
     # Ids with gaps come here only if they increase, and then this difference shows the gaps.
     return range(first, last + 1) if last - first + 1 == len(ids) else array("Q", ids)
-
-
-class Broadcast:
-    """Wakes all waiters after each change; each waiter then checks its own condition."""
-
-    def __init__(self) -> None:
-        self._waiters: set[asyncio.Future[None]] = set()
-
-    def notify_all(self) -> None:
-        """Wake all current waiters."""
-        waiters, self._waiters = self._waiters, set()
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-
-    async def wait(self) -> None:
-        """Wait for the next :meth:`notify_all`."""
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.add(waiter)
-        try:
-            await waiter
-        finally:
-            self._waiters.discard(waiter)
 
 
 class _Waiter:

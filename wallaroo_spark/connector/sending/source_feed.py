@@ -16,12 +16,14 @@ from wallaroo_spark.connector.sending.stream_sender import StreamSender
 from wallaroo_spark.connector.sending.unacknowledged import SourcePosition
 from wallaroo_spark.connector.sources import Source
 from wallaroo_spark.errors import TransportError
+from wallaroo_spark.event_loop import end_tasks
 from wallaroo_spark.protocol import Flags
 
 _REPORT_EVERY = 256
 """Messages between two calls of the progress callback. A choice that keeps its cost small."""
 
 _CLOSABLE = (Generator, GroupedRecords)
+_ACLOSABLE = (AsyncGenerator, AsyncGroupedRecords)
 
 
 @dataclass(frozen=True)
@@ -52,44 +54,37 @@ class FeedResult:
     """The committed reference at the end of the feed."""
 
 
+@dataclass(eq=False)
 class SourceFeed:
     """One source that is fed into one stream."""
 
-    def __init__(
-        self,
-        state: ConnectorState,
-        stream: StreamSender,
-        source: Source,
-        progress: Callable[[FeedProgress], None] | None,
-        *,
-        end: bool,
-        drain_timeout: float | None,
-    ) -> None:
-        self._state = state
-        self._stream = stream
-        self._source = source
-        self._progress = progress
-        self._end = end
-        self._drain_timeout = drain_timeout
-        self._messages = 0
-        self._bytes = 0
-        self._counted: int | None = None
-        self._recount = False
-        self._read = 0
+    state: ConnectorState
+    stream: StreamSender
+    source: Source
+    progress: Callable[[FeedProgress], None] | None
+    end: bool
+    """Whether the stream is ended behind the source."""
+    drain_timeout: float | None
+    """Seconds, as of :meth:`Connector.feed`."""
+    _messages: int = 0
+    _bytes: int = 0
+    _counted: int | None = None
+    _recount: bool = False
+    _read: int = 0
 
     async def run(self) -> FeedResult:
         """Run until everything is acknowledged. Raises the source's errors and the error that ends the connector."""
-        messages = self._stream.messages
+        messages = self.stream.messages
         while True:
-            reference = self._stream.reference
+            reference = self.stream.reference
             if isinstance(messages, SourcePosition):
-                await self._state.until(lambda: messages.resend_pending or self._stream.failure is not None)
-                if self._stream.failure is not None:
-                    raise self._stream.failure
+                await self.state.until(lambda: messages.resend_pending or self.stream.failure is not None)
+                if self.stream.failure is not None:
+                    raise self.stream.failure
                 reference = messages.take_rewind()
                 self._recount = self._counted is not None and self._counted != reference
                 # Senders that wait for the end of this rewind may have their turn now.
-                self._state.queue.wake_next()
+                self.state.queue.wake_next()
             if await self._sent_all(reference):
                 return FeedResult(self._messages, self._bytes, messages.reference)
 
@@ -100,9 +95,7 @@ class SourceFeed:
         try:
             await asyncio.wait({sending, watch}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (sending, watch):
-                task.cancel()
-            await asyncio.wait({sending, watch})
+            await end_tasks(sending, watch)
             # Also when the feed is cancelled: what was sent since the last report would never be counted.
             self._report()
         for task in (watch, sending):
@@ -111,41 +104,38 @@ class SourceFeed:
         return not sending.cancelled()
 
     async def _send_source(self, reference: int | None) -> None:
-        records = self._source.read(reference)
+        records = self.source.read(reference)
         self._read = 0
         if isinstance(records, AsyncIterator):
-            try:
+            async with contextlib.aclosing(records) if isinstance(records, _ACLOSABLE) else contextlib.nullcontext():
                 await self._send_asynchronous(records)
-            finally:
-                if isinstance(records, AsyncGenerator | AsyncGroupedRecords):
-                    await records.aclose()
         else:
             with contextlib.closing(records) if isinstance(records, _CLOSABLE) else contextlib.nullcontext():
                 await self._send_plain(records)
         self._report()
-        if self._end:
-            await self._stream.end()
+        if self.end:
+            await self.stream.end()
         await self._flushed()
 
     async def _flushed(self) -> None:
         """Wait until everything is acknowledged. Raises :class:`TransportError` after too long without an ACK."""
-        messages = self._stream.messages
+        messages = self.stream.messages
         acknowledged = messages.reference
         while True:
             try:
-                async with asyncio.timeout(self._drain_timeout):
-                    await self._stream.flushed()
+                async with asyncio.timeout(self.drain_timeout):
+                    await self.stream.flushed()
                 return
             except TimeoutError:
                 before, acknowledged = acknowledged, messages.reference
                 if before == acknowledged:
                     raise TransportError(
-                        f"stream {self._stream.name!r} was sent to its end and nothing of it was acknowledged for "
-                        f"{self._drain_timeout:g} seconds ({messages.describe()}); acknowledgements come when "
+                        f"stream {self.stream.name!r} was sent to its end and nothing of it was acknowledged for "
+                        f"{self.drain_timeout:g} seconds ({messages.describe()}); acknowledgements come when "
                         "Spark commits a batch, so check that the query runs, or allow more time",
                         code="acknowledgement-late",
-                        stream=self._stream.name,
-                        seconds=self._drain_timeout,
+                        stream=self.stream.name,
+                        seconds=self.drain_timeout,
                     ) from None
 
     async def _send_asynchronous(self, records: AsyncIterator[Record]) -> None:
@@ -163,13 +153,13 @@ class SourceFeed:
             await asyncio.sleep(0)
 
     async def _send_group(self, group: MessageColumns) -> None:
-        batch = SendBatch(group, self._read, f"source {self._source.name!r}")
+        batch = SendBatch(group, self._read, f"source {self.source.name!r}")
         self._read += len(group.payloads)
-        await self._stream.send_batch(batch, Flags.NONE, self._sent)
+        await self.stream.send_batch(batch, Flags.NONE, self._sent)
 
     async def _send(self, record: Record) -> None:
         payload = bytes_of(record.payload)
-        sent = await self._stream.send_one(payload, record.id, Flags.NONE, record.event_time, key_of(record.key))
+        sent = await self.stream.send_one(payload, record.id, Flags.NONE, record.event_time, key_of(record.key))
         self._read += 1
         self._sent((sent,), (payload,))
 
@@ -187,7 +177,7 @@ class SourceFeed:
     def _counted_before(self, ids: Sequence[int]) -> int:
         """Number of these records that were counted before the rewind after which they are read again."""
         assert self._counted is not None
-        if self._state.increasing:
+        if self.state.increasing:
             self._recount = ids[-1] < self._counted
             return bisect_right(ids, self._counted)
         self._recount = self._counted not in ids
@@ -195,16 +185,16 @@ class SourceFeed:
 
     async def _watch(self) -> None:
         """Report acknowledgements; return when the source must be read again."""
-        messages = self._stream.messages
+        messages = self.stream.messages
         seen = messages.reference
         while not (isinstance(messages, SourcePosition) and messages.resend_pending):
-            await self._state.changed.wait()
-            self._state.check()
+            await self.state.changed.wait()
+            self.state.check()
             if messages.reference != seen:
                 seen = messages.reference
                 self._report()
 
     def _report(self) -> None:
-        if self._progress is not None:
-            name, reference = self._stream.name, self._stream.messages.reference
-            self._progress(FeedProgress(name, self._messages, self._bytes, self._counted, reference))
+        if self.progress is not None:
+            name, reference = self.stream.name, self.stream.messages.reference
+            self.progress(FeedProgress(name, self._messages, self._bytes, self._counted, reference))

@@ -78,16 +78,25 @@ class _FileSource:
             file = self.path.open("rb")
         except OSError as error:
             raise self._unreadable(error) from error
-        size = os.fstat(file.fileno()).st_size
         try:
-            if size < at:
-                raise self._shorter(size, at)
+            self._check_size(file, at)
             self._check_boundary(file, at)
             file.seek(at)
         except BaseException:
             file.close()
             raise
         return file
+
+    def _check_size(self, file: BinaryIO, at: int) -> None:
+        """Raise :class:`ReplayError` when the file ends before ``at``."""
+        size = os.fstat(file.fileno()).st_size
+        if size < at:
+            raise self._changed(
+                f"file {self.path} has {size} bytes, and was read to offset {at}: it was truncated or replaced; "
+                "restore it, or send the new file as a stream of its own name",
+                size=size,
+                reference=at,
+            )
 
     def _once(self, at: int) -> Generator[MessageColumns, None, None]:
         rest = b""
@@ -111,7 +120,11 @@ class _FileSource:
                     yield columns
                     self._raise_refused()
                 elif replaced:
-                    raise self._replaced(at)
+                    raise self._changed(
+                        f"file {self.path} was moved, deleted or replaced while it was followed, and read to offset "
+                        f"{at}; feed the new file as a stream of its own name",
+                        reference=at,
+                    )
                 else:
                     # Bytes written between the last read and the replacement are still read.
                     replaced = self._is_replaced(file, at + len(rest))
@@ -138,14 +151,16 @@ class _FileSource:
         return columns, rest, at + taken
 
     def _is_replaced(self, file: BinaryIO, at: int) -> bool:
-        ours = os.fstat(file.fileno())
-        if ours.st_size < at:
-            raise self._shorter(ours.st_size, at)
+        self._check_size(file, at)
+        place = self._place()
+        return place is None or not is_at(place, file)
+
+    def _place(self) -> os.stat_result | None:
+        """The file that has the path now; None without one."""
         try:
-            there = self.path.stat()
+            return self.path.stat()
         except FileNotFoundError:
-            return True
-        return not os.path.samestat(there, ours)
+            return None
 
     def _unreadable(self, error: OSError) -> ConfigurationError:
         return ConfigurationError(
@@ -154,24 +169,8 @@ class _FileSource:
             path=str(self.path),
         )
 
-    def _shorter(self, size: int, at: int) -> ReplayError:
-        return ReplayError(
-            f"file {self.path} has {size} bytes, and was read to offset {at}: it was truncated or replaced; "
-            "restore it, or send the new file as a stream of its own name",
-            code="source-changed",
-            path=str(self.path),
-            size=size,
-            reference=at,
-        )
-
-    def _replaced(self, at: int) -> ReplayError:
-        return ReplayError(
-            f"file {self.path} was moved, deleted or replaced while it was followed, and read to offset {at}; "
-            "feed the new file as a stream of its own name",
-            code="source-changed",
-            path=str(self.path),
-            reference=at,
-        )
+    def _changed(self, text: str, **fields: object) -> ReplayError:
+        return ReplayError(text, code="source-changed", **{"path": str(self.path), **fields})
 
 
 class Lines(_FileSource):
@@ -266,12 +265,10 @@ class Lines(_FileSource):
         file.seek(at - 1)
         before, behind = file.read(1), file.read(1)
         if before != b"\n" and (behind or self.follow):
-            raise ReplayError(
+            raise self._changed(
                 f"file {self.path}: the committed reference {at} is not the end of a line; the file was changed, or "
                 "its last line was sent before it was complete (a file that still grows is read with follow=True); "
                 "send it as a stream of another name",
-                code="source-changed",
-                path=str(self.path),
                 reference=at,
             )
 
@@ -311,3 +308,8 @@ class Framed(_FileSource):
             path=str(self.path),
             offset=at,
         )
+
+
+def is_at(place: os.stat_result, file: BinaryIO) -> bool:
+    """Whether an open file is the one of these facts."""
+    return os.path.samestat(place, os.fstat(file.fileno()))

@@ -53,12 +53,8 @@ class Records:
     ) -> None:
         self.name = name
         self._make = callable_of(make, "make")
-        self._opaque = opaque
-
-    @property
-    def opaque(self) -> bool:
+        self.opaque = opaque
         """Whether references are only compared for equality."""
-        return self._opaque
 
     def read(self, after: int | None) -> Iterator[Record] | AsyncIterator[Record]:
         """The records after reference ``after``."""

@@ -21,7 +21,7 @@ from typing import BinaryIO
 
 from wallaroo_spark.connector.record import AsyncGroupedRecords, MessageColumns, Record
 from wallaroo_spark.connector.sources import files
-from wallaroo_spark.connector.sources.files import LONGEST_RECORD, Framed, Lines, _FileSource
+from wallaroo_spark.connector.sources.files import LONGEST_RECORD, Framed, Lines, _FileSource, is_at
 from wallaroo_spark.errors import ConfigurationError, ReplayError, one_line
 
 _log = one_line(logging.getLogger("wallaroo_spark.connector"))
@@ -88,9 +88,10 @@ class _RotatedFile(_FileSource):
 
     async def _all(self, after: int | None) -> AsyncGenerator[MessageColumns, None]:
         self._ended = False
+        self._at = after or 0
         known = self._load()
         if not known:
-            first = await self._first(after or 0)
+            first = await self._next([])
             if first is None:
                 return
             known = [first]
@@ -115,24 +116,6 @@ class _RotatedFile(_FileSource):
                 known = [*known, following]
                 self._save(known)
             index += 1
-
-    async def _first(self, at: int) -> Generation | None:
-        """The file that has the path, once it has a byte. Its references are its offsets, as those of Lines."""
-        while True:
-            try:
-                with self.path.open("rb") as file:
-                    size = os.fstat(file.fileno()).st_size
-                    if size < at:
-                        raise self._shorter(size, at)
-                    if size:
-                        self._check_boundary(file, at)
-                        return Generation.of(file, 0)
-            except FileNotFoundError:
-                if self._until_deleted:
-                    return None
-            except OSError as error:
-                raise self._unreadable(error) from error
-            await asyncio.sleep(self._poll)
 
     async def _generation(
         self, known: list[Generation], index: int, end: int | None
@@ -180,7 +163,7 @@ class _RotatedFile(_FileSource):
                         self._ended = True
                         break
                     _log.warning("file %s is not there; waiting for a new one", self.path)
-                if place is not None and not _is_at(place, file):
+                if place is not None and not is_at(place, file):
                     if quiet >= SETTLE_SECONDS:
                         break
                     quiet += self._poll
@@ -195,14 +178,21 @@ class _RotatedFile(_FileSource):
             file.close()
 
     async def _next(self, known: list[Generation]) -> Generation | None:
-        """The file that follows the last known one, once it has a byte."""
+        """The file that follows the last known one, once it has a byte.
+
+        Where none is known, it is the file that has the path; its references are its offsets, as those of Lines.
+        """
         while True:
-            for path in [*sorted(self._rotated(), key=_modified), self.path]:
+            rotated = sorted(self._rotated(), key=_modified) if known else []
+            for path in [*rotated, self.path]:
                 try:
                     with path.open("rb") as file:
                         found = os.fstat(file.fileno())
-                        if found.st_size and not self._is_known(file, found, known, path):
-                            return Generation.of(file, self._at)
+                        if not known:
+                            self._check_size(file, self._at)
+                            self._check_boundary(file, self._at)
+                        if found.st_size and not (known and self._is_known(file, found, known, path)):
+                            return Generation.of(file, self._at if known else 0)
                 except FileNotFoundError:
                     continue
                 except OSError as error:
@@ -219,10 +209,9 @@ class _RotatedFile(_FileSource):
             return True
         if path.name.endswith(_COMPRESSED):
             if found.st_mtime_ns > self._modified:
-                raise ReplayError(
+                raise self._changed(
                     f"file {path} was compressed before it was read; uncompress it, and let the rotation compress "
                     "files later (delaycompress)",
-                    code="source-changed",
                     path=str(path),
                 )
             return True
@@ -256,7 +245,7 @@ class _RotatedFile(_FileSource):
                 except OSError:
                     continue
                 found = os.fstat(file.fileno())
-                other = but is None or not _is_at(found, but)
+                other = but is None or not is_at(found, but)
                 large = found.st_size >= reached - one.base
                 if other and large and one.is_file(found) is same and one.begins_as(file):
                     self._reading = path
@@ -271,12 +260,6 @@ class _RotatedFile(_FileSource):
         except OSError:
             return
         yield from (entry for entry in entries if is_rotated(entry.name, self.path.name))
-
-    def _place(self) -> os.stat_result | None:
-        try:
-            return self.path.stat()
-        except FileNotFoundError:
-            return None
 
     def _check_place(self, file: BinaryIO, one: Generation, end: int | None) -> None:
         """Raise :class:`ReplayError` when the present place is not the end of a record, as far as the file shows it."""
@@ -327,12 +310,10 @@ class _RotatedFile(_FileSource):
 
     def _lost(self, reference: int, end: int | None) -> ReplayError:
         upto = "its end" if end is None else f"reference {end}"
-        return ReplayError(
+        return self._changed(
             f"the lines of {self.path} from reference {reference} to {upto} are not acknowledged, and their file is "
             f"not beside it under a rotated name such as {self.path.name}.1; restore it uncompressed, or delete "
             f"{self._positions} and use another --stream to begin with the present file",
-            code="source-changed",
-            path=str(self.path),
             reference=reference,
         )
 
@@ -366,12 +347,11 @@ class RotatedLines(_RotatedFile, Lines):
         before = os.pread(file.fileno(), 1, offset - 1) if offset else b"\n"
         size = os.fstat(file.fileno()).st_size
         place = self._place()
-        final = end is not None or place is None or not _is_at(place, file)
+        final = end is not None or place is None or not is_at(place, file)
         if before != b"\n" and not (final and offset == size):
-            raise ReplayError(
+            raise self._changed(
                 f"file {self._reading}: offset {offset} (reference {self._at}) is not the end of a line; the file was "
                 f"changed, or the positions in {self._positions} are those of another stream",
-                code="source-changed",
                 path=str(self._reading),
                 reference=self._at,
             )
@@ -414,10 +394,6 @@ def is_rotated(name: str, of: str) -> bool:
 
 def _hash(first: bytes) -> str:
     return hashlib.blake2b(first, digest_size=16).hexdigest()
-
-
-def _is_at(place: os.stat_result, file: BinaryIO) -> bool:
-    return os.path.samestat(place, os.fstat(file.fileno()))
 
 
 def _modified(path: Path) -> int:
