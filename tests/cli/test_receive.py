@@ -21,7 +21,7 @@ from tests.conftest import ROOT
 from tests.waiting import SECONDS
 from wallaroo_spark.cli.receive import running
 from wallaroo_spark.cli.receive.config import ReceiveConfig, parse
-from wallaroo_spark.cli.receive.view import JsonView, PlainView, QuerySnapshot
+from wallaroo_spark.cli.receive.view import PlainView, QuerySnapshot
 from wallaroo_spark.cli.sessions import standard_error_to
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.observe.receiver import QueryStatus, ReceiverStatus
@@ -127,7 +127,7 @@ class Recorder(PlainView):
 
     def __init__(self, on_listening: Callable[[], object] = lambda: None) -> None:
         self.said: list[str] = []
-        super().__init__(0, self.said.append)
+        super().__init__(0, echo=self.said.append)
         self._on_listening = on_listening
 
     def listening(self, config: ReceiveConfig, addresses: list[str], registry: str, page: str, ui: str) -> None:
@@ -210,12 +210,12 @@ def snapshot(rows: int) -> QuerySnapshot:
 
 def test_with_json_each_line_is_an_object_with_its_event(config: Callable[..., ReceiveConfig]) -> None:
     said: list[str] = []
-    view = JsonView(0.0, said.append)
+    view = PlainView(0.0, True, said.append)
 
     view.starting(config())
     view.listening(config(), ["here:1"], "", "http://here/", "")
     view.show(snapshot(5))
-    JsonView(3600.0, said.append).show(snapshot(6))
+    PlainView(3600.0, True, said.append).show(snapshot(6))
     view.stopping("SIGTERM")
     view.ended(snapshot(7))
 
@@ -230,8 +230,8 @@ def test_with_json_each_line_is_an_object_with_its_event(config: Callable[..., R
 
 def test_a_line_that_says_nothing_new_comes_more_seldom() -> None:
     said: list[str] = []
-    view = PlainView(0.0, said.append)
-    seldom = PlainView(3600.0, said.append)
+    view = PlainView(0.0, echo=said.append)
+    seldom = PlainView(3600.0, echo=said.append)
 
     view.show(snapshot(1))
     view.show(snapshot(2))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from wallaroo_spark.errors import printable
 from wallaroo_spark.transport import parse_address
 
 if TYPE_CHECKING:
@@ -72,6 +75,18 @@ def set_up_logging(handler: logging.Handler | None = None) -> None:
     logger.setLevel(logging.DEBUG if debugging() else logging.WARNING)
 
 
+@contextlib.contextmanager
+def logs_above(console: Console) -> Iterator[None]:
+    """Within the block, the package's log is printed above what a terminal shows live; behind it, not at all."""
+    from rich.logging import RichHandler
+
+    set_up_logging(RichHandler(console=console, show_path=False, log_time_format="%H:%M:%S"))
+    try:
+        yield
+    finally:
+        logging.getLogger("wallaroo_spark").handlers.clear()
+
+
 class _Fresh(logging.Filter):
     """Drops messages that were shown within the last minute, and errors that a verb raises and shows itself."""
 
@@ -110,6 +125,11 @@ def listen_address(text: str) -> tuple[str, int]:
     return (parse_address(f"{host}:1")[0], 0) if port == "0" else parse_address(text)
 
 
+def printable_bytes(data: bytes) -> str:
+    """A key or a payload as text for a terminal: what is no text, or cannot be printed, is written as its escape."""
+    return printable(bytes(data).decode("utf-8", "backslashreplace"))
+
+
 def console() -> Console:
     """Where tables are printed. Output to a program or a file is not wrapped at the width of a terminal."""
     from rich.console import Console
@@ -118,7 +138,20 @@ def console() -> Console:
     return found if found.is_terminal else Console(highlight=False, markup=False, width=WIDE)
 
 
-def print_table(columns: Columns[T], rows: Iterable[T]) -> None:
+def print_result(as_json: bool, values: Any, text: str) -> None:
+    """Print values as one line of JSON, or the text for a person."""
+    click.echo(json.dumps(values) if as_json else text)
+
+
+def print_rows(as_json: bool, values: Any, columns: Columns[T], rows: Collection[T], nothing: str) -> None:
+    """Print values as one line of JSON, or rows as a table; the sentence ``nothing`` in place of an empty one."""
+    if rows and not as_json:
+        print_table(columns, rows)
+    else:
+        print_result(as_json, values, nothing)
+
+
+def print_table(columns: Columns[T], rows: Collection[T]) -> None:
     """Print a table on standard output; a text that is too long for its column takes several lines."""
     from rich.table import Table
 

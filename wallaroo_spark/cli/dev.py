@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-import signal
 import socket
 import sys
 import tempfile
@@ -17,8 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from wallaroo_spark.cli.common import INTERRUPTED, listen_address
+from wallaroo_spark.cli.common import listen_address, printable_bytes
 from wallaroo_spark.cli.sessions import standard_error_to
+from wallaroo_spark.cli.signals import Signals, exit_after_interrupt
 from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.errors import printable
 from wallaroo_spark.protocol import Error
@@ -85,9 +85,13 @@ def up(
         wallaroo-spark dev up --frames --capture shop.capture
         wallaroo-spark dev up --folder dev --set messageIds=opaque
     """
-    from wallaroo_spark.cli.signals import Signals
+    from wallaroo_spark.options import Options
 
-    settings = {"cookie": cookie, "log_level": "info", **_options(overrides)}
+    wrong = next((override for override in overrides if "=" not in override), None)
+    if wrong is not None:
+        raise click.UsageError(f"--set {wrong}: write NAME=VALUE")
+    options = {"cookie": cookie, "logLevel": "info", **dict(override.split("=", 1) for override in overrides)}
+    Options.parse(options)
     home = (folder or Path(tempfile.mkdtemp(prefix="wallaroo-dev-"))).resolve()
     home.mkdir(parents=True, exist_ok=True)
     view = _View(as_json, frames)
@@ -97,25 +101,12 @@ def up(
             stack.callback(shutil.rmtree, home, ignore_errors=True)
         if recorder is not None:
             stack.callback(recorder.close)
-        _run(home, listen, settings, view, _Watcher(view, recorder), signals)
+        _run(home, listen, options, view, _Watcher(view, recorder or Watcher()), signals)
     view.say(f"Stopped; {count(view.rows, 'row')} committed.")
-    if signals.received == signal.SIGINT:
-        raise click.exceptions.Exit(INTERRUPTED)
+    exit_after_interrupt(signals.received)
 
 
-def _options(overrides: tuple[str, ...]) -> dict[str, Any]:
-    from wallaroo_spark.options import Options, table
-
-    wrong = next((override for override in overrides if "=" not in override), None)
-    if wrong is not None:
-        raise click.UsageError(f"--set {wrong}: write NAME=VALUE")
-    texts = dict(override.split("=", 1) for override in overrides)
-    parsed = Options.parse(texts)
-    given = {name.lower() for name in texts}
-    return {row.attribute: getattr(parsed, row.attribute) for row in table() if row.name.lower() in given}
-
-
-def _run(home: Path, listen: str, settings: dict[str, Any], view: _View, watcher: _Watcher, signals: Any) -> None:
+def _run(home: Path, listen: str, options: dict[str, str], view: _View, watcher: _Watcher, signals: Signals) -> None:
     from wallaroo_spark.cli.demo.job import make_session
     from wallaroo_spark.cli.receive.running import failed_query
     from wallaroo_spark.receiver import Receiver
@@ -131,12 +122,12 @@ def _run(home: Path, listen: str, settings: dict[str, Any], view: _View, watcher
             batches = _Batches(home / "checkpoint")
             try:
                 with Receiver(
-                    spark, "dev", workers=1, host=_HOST, port=worker_port, advertise=proxy.address, **settings
+                    spark, "dev", workers=1, host=_HOST, port=worker_port, advertise=proxy.address, **options
                 ) as receiver:
                     writer = receiver.stream().writeStream.foreachBatch(batches.collect)
                     query = receiver.start_query(writer, checkpoint=str(home / "checkpoint"))
                     signals.gentle = True
-                    view.ready(proxy.address, settings["cookie"], receiver.registry_url, receiver.page_address)
+                    view.ready(proxy.address, receiver.options.cookie, receiver.registry_url, receiver.page_address)
                     while signals.received is None:
                         view.show(batches.committed())
                         if (error := query.exception()) is not None:
@@ -235,10 +226,6 @@ class _View:
             if one.frame is None:
                 self._print(f"    {one.data[:64].hex(' ')}")
 
-    def remark(self, connection: int, text: str) -> None:
-        """Print that a connection was made or has ended."""
-        self.say(f"#{connection} {text}")
-
     def _print(self, text: str) -> None:
         with self._lock:
             self._out.write(text + "\n")
@@ -246,50 +233,43 @@ class _View:
 
 
 class _Watcher(Watcher):
-    """Decodes and prints the bytes that pass, and records them if there is a recorder."""
+    """Decodes and prints the bytes that pass, and gives them to a recorder."""
 
-    def __init__(self, view: _View, recorder: Recorder | None) -> None:
+    def __init__(self, view: _View, recorder: Watcher) -> None:
         self._view = view
         self._recorder = recorder
         self._decoder = CaptureDecoder()
 
     def opened(self, connection: int, peer: str) -> None:
         """Print and record a new connection."""
-        if self._recorder:
-            self._recorder.opened(connection, peer)
-        self._view.remark(connection, f"opened by {peer}")
+        self._recorder.opened(connection, peer)
+        self._view.say(f"#{connection} opened by {peer}")
         list(self._decoder.feed(ConnectionOpened(time.time(), connection, peer)))
 
     def passed(self, connection: int, sender: End, data: bytes) -> None:
         """Print and record bytes."""
-        if self._recorder:
-            self._recorder.passed(connection, sender, data)
+        self._recorder.passed(connection, sender, data)
         for frame in self._decoder.feed(Passed(time.time(), connection, sender, data)):
             self._view.frame(frame)
 
     def closed(self, connection: int, cause: str) -> None:
         """Print and record the end of a connection."""
-        if self._recorder:
-            self._recorder.closed(connection, cause)
+        self._recorder.closed(connection, cause)
         for frame in self._decoder.feed(Remark(time.time(), connection, cause, closed=True)):
             self._view.frame(frame)
-        self._view.remark(connection, f"ended: {cause}")
+        self._view.say(f"#{connection} ended: {cause}")
 
 
 def _row_as_json(batch: int, row: dict[str, Any]) -> str:
     moment = row["event_time"]
-    texts = {name: None if row[name] is None else _text(bytes(row[name])) for name in ("key", "value")}
+    texts = {name: None if row[name] is None else printable_bytes(row[name]) for name in ("key", "value")}
     return json.dumps({"batch": batch, **row, "event_time": moment.isoformat() if moment else None, **texts})
 
 
 def _row_as_text(batch: int, row: dict[str, Any]) -> str:
-    key = "" if row["key"] is None else f" key={_text(bytes(row['key']))}"
+    key = "" if row["key"] is None else f" key={printable_bytes(row['key'])}"
     moment = f" at {row['event_time'].isoformat()}" if row["event_time"] else ""
-    value = "BOUNDARY" if row["value"] is None else _text(bytes(row["value"]))
+    value = "BOUNDARY" if row["value"] is None else printable_bytes(row["value"])
     more = f" … ({row['size']} bytes)" if (row["size"] or 0) > SHOWN_BYTES else ""
     stream = f"{printable(row['instance'])}/{printable(row['stream'])} {row['message_id']}"
     return f"batch {batch}: {stream}{key}{moment} {value}{more}"
-
-
-def _text(data: bytes) -> str:
-    return printable(data.decode("utf-8", "backslashreplace"))

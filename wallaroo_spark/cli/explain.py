@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from wallaroo_spark.cli.common import print_result
 from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.codes import GROUPS, CodeEntry, CodesFound, search
 
@@ -39,7 +40,8 @@ def explain(text: tuple[str, ...] = (), *, as_json: Json = False) -> None:
     """
     given = sys.stdin.read(LONGEST_INPUT) if text == ("-",) else " ".join(text)
     if not given.strip() and not text:
-        click.echo(json.dumps(_groups()) if as_json else _list())
+        groups = [{"title": group.title, "codes": _rows(group.entries)} for group in GROUPS.values()]
+        print_result(as_json, {"groups": groups}, _list())
         return
     found = search(given)
     if as_json:
@@ -50,10 +52,6 @@ def explain(text: tuple[str, ...] = (), *, as_json: Json = False) -> None:
         click.echo(_suggested(found), err=True)
     if not found.named:
         raise click.exceptions.Exit(1)
-
-
-def _groups() -> dict[str, Any]:
-    return {"groups": [{"title": group.title, "codes": _rows(group.entries)} for group in GROUPS.values()]}
 
 
 def _rows(entries: Iterable[CodeEntry]) -> list[dict[str, Any]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
-import importlib.util
 import sys
 import traceback
 from collections.abc import Sequence
@@ -51,7 +50,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "subscribe": ("subscribe", "Print the rows of a topic as they are published."),
     },
     "Applications of durable streams": {
-        "run": ("run.command", "Run an application of durable streams: its gateways and its query."),
+        "run": ("durable.run", "Run an application of durable streams: its gateways and its query."),
         "apply": ("schema", "Apply YAML documents to the schema of an application."),
         "delete": ("schema", "Delete objects of an application's schema."),
         "get": ("schema", "List the objects of an application's schema."),
@@ -99,12 +98,12 @@ class Verbs(click.Group):
     """The group of the verbs in :data:`VERBS`; it shows an error as one sentence."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the verbs that are installed."""
-        return [verb for verb, (module, _) in VERBS.items() if importlib.util.find_spec(f"{ROOM}.{module}") is not None]
+        """Return all verbs."""
+        return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Load and return one verb; None when there is no such verb."""
-        if cmd_name not in self.list_commands(ctx):
+        if cmd_name not in VERBS:
             return None
         module, line = VERBS[cmd_name]
         try:
@@ -126,12 +125,10 @@ class Verbs(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the verbs by subject, with the lines of the table."""
-        installed, width = set(self.list_commands(ctx)), max(map(len, VERBS))
+        width = max(map(len, VERBS))
         for group, verbs in GROUPS.items():
             with formatter.section(group):
-                formatter.write_dl(
-                    [(f"{verb:{width}}", line) for verb, (_, line) in verbs.items() if verb in installed]
-                )
+                formatter.write_dl([(f"{verb:{width}}", line) for verb, (_, line) in verbs.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb; show its error as one sentence and exit with the error's status."""

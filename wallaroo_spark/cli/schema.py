@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from wallaroo_spark.cli.common import Columns, print_table
+from wallaroo_spark.cli.common import Columns, print_result, print_rows
 from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.pipelines.schema.declarations import KINDS, Declaration, PipelineDeclaration, StreamDeclaration
+from wallaroo_spark.pipelines.schema.documents import to_document
 from wallaroo_spark.texts import count, day_and_clock, hint
 
 if TYPE_CHECKING:
     from wallaroo_spark.pipelines.schema.applying import ApplyResult
     from wallaroo_spark.pipelines.schema.changes import ObjectChange
-    from wallaroo_spark.pipelines.schema.declarations import Declaration
     from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
 
 _SIGNS = {"created": ("+", "green"), "changed": ("~", "yellow"), "deleted": ("-", "red"), "unchanged": ("=", None)}
@@ -117,10 +118,9 @@ def show_changes(changes: Iterable[ObjectChange]) -> None:
         for field in change.fields:
             if field.path in ("kind", "name", "namespace"):
                 continue
-            if change.action == "changed":
-                click.echo(f"    {field.path}: {_shown(field.before)} → {_shown(field.after)}")
-            else:
-                click.echo(f"    {field.path}: {_shown(field.after if field.before is None else field.before)}")
+            only = _shown(field.after if field.before is None else field.before)
+            both = f"{_shown(field.before)} → {_shown(field.after)}"
+            click.echo(f"    {field.path}: {both if change.action == 'changed' else only}")
 
 
 def shown_seconds(seconds: float | None, without: str) -> str:
@@ -262,22 +262,19 @@ def get(
         wallaroo-spark get pipelines --app ./shop --json
     """
     from wallaroo_spark.pipelines.schema.applying import find, kind_of
-    from wallaroo_spark.pipelines.schema.declarations import KINDS
-    from wallaroo_spark.pipelines.schema.documents import to_document
 
     kinds = list(KINDS) if kind.lower() == "all" else [kind_of(kind)]
     stored = app.stored(schema_version)
     found = [one for chosen in kinds for one in find(stored, chosen, name)]
-    if as_json:
-        documents = [to_document(one, defaults=True) for one in found]
-        click.echo(json.dumps({"version": stored.version, "objects": documents}))
-    elif not found:
-        click.echo(f"The schema has version {stored.version}, and no such object.")
-    else:
-        kinds_found = {one.kind for one in found}
-        own = COLUMNS.get(kinds_found.pop(), {}) if len(kinds_found) == 1 else {}
-        columns: Columns[Any] = {"kind": lambda one: one.kind, "name": lambda one: one.key.path, **own}
-        print_table({**columns, "description": lambda one: one.description}, found)
+    kinds_found = {one.kind for one in found}
+    columns: Columns[Any] = {
+        "kind": lambda one: one.kind,
+        "name": lambda one: one.key.path,
+        **(COLUMNS.get(found[0].kind, {}) if len(kinds_found) == 1 else {}),
+        "description": lambda one: one.description,
+    }
+    values = {"version": stored.version, "objects": [to_document(one, defaults=True) for one in found]}
+    print_rows(as_json, values, columns, found, f"The schema has version {stored.version}, and no such object.")
     if name and not found:
         raise click.exceptions.Exit(1)
 
@@ -305,25 +302,20 @@ def describe(
     import yaml
 
     from wallaroo_spark.pipelines.schema.applying import kind_of
-    from wallaroo_spark.pipelines.schema.documents import to_document
 
     stored = app.stored(schema_version)
     found = one_object(stored, kind_of(kind), name)
     facts = facts_of(found, stored)
     document = to_document(found, defaults=True)
-    if as_json:
-        click.echo(json.dumps({"version": stored.version, "object": document, "facts": facts}))
-        return
-    click.echo(f"# version {stored.version} of the schema, applied {day_and_clock(stored.applied_at)}")
-    for fact in facts:
-        click.echo(f"# {fact}")
-    click.echo(yaml.safe_dump(_without_none(document), sort_keys=False, allow_unicode=True), nl=False)
+    head = f"version {stored.version} of the schema, applied {day_and_clock(stored.applied_at)}"
+    text = yaml.safe_dump(_without_none(document), sort_keys=False, allow_unicode=True).removesuffix("\n")
+    comments = [f"# {fact}" for fact in (head, *facts)]
+    values = {"version": stored.version, "object": document, "facts": facts}
+    print_result(as_json, values, "\n".join([*comments, text]))
 
 
 def facts_of(one: Declaration, stored: StoredSchema) -> list[str]:
     """Sentences on an object that follow from its fields and from the other objects."""
-    from wallaroo_spark.pipelines.schema.declarations import PipelineDeclaration, StreamDeclaration
-
     pipelines = [other for other in stored.objects.values() if isinstance(other, PipelineDeclaration)]
     if isinstance(one, StreamDeclaration):
         readers = [other.key.path for other in pipelines if other.input_key == one.key]

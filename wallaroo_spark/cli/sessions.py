@@ -140,12 +140,9 @@ def session_for(name: str, settings: Mapping[str, str], slots: int, *, quiet: bo
         for key, value in settings.items():
             active.conf.set(key, value)
         return active, False
-    builder = SparkSession.builder.appName(name)
-    for key, value in {**defaults(settings, slots), **settings}.items():
-        builder = builder.config(key, value)
     try:
         with without_noise() if quiet else contextlib.nullcontext():
-            session = builder.getOrCreate()
+            session = builder(name, settings, slots).getOrCreate()
     except Exception as error:
         if not is_sparks(error):
             raise
@@ -156,6 +153,16 @@ def session_for(name: str, settings: Mapping[str, str], slots: int, *, quiet: bo
         # Spark Connect has no context, and logs elsewhere.
         session.sparkContext.setLogLevel("ERROR")
     return session, True
+
+
+def builder(name: str, settings: Mapping[str, str], slots: int) -> Any:
+    """The builder of a session with these settings and the defaults beside them."""
+    from pyspark.sql import SparkSession
+
+    made = SparkSession.builder.appName(name)
+    for key, value in {**defaults(settings, slots), **settings}.items():
+        made = made.config(key, value)
+    return made
 
 
 def defaults(settings: Mapping[str, str], slots: int) -> dict[str, str]:

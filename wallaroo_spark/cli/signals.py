@@ -9,9 +9,7 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass, field
-from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import click
 
@@ -59,8 +57,13 @@ def status_of(number: int | None) -> int:
     return INTERRUPTED if number == signal.SIGINT else TERMINATED
 
 
-@dataclass
-class Signals:
+def exit_after_interrupt(number: int | None) -> None:
+    """End the program with its status after SIGINT. SIGTERM is the regular end, with status 0."""
+    if number == signal.SIGINT:
+        raise click.exceptions.Exit(INTERRUPTED)
+
+
+class Signals(contextlib.ExitStack):
     """Records SIGINT and SIGTERM. It is a context manager, which restores the old handlers on exit, and which SIGTERM
     ends without an error.
 
@@ -68,32 +71,28 @@ class Signals:
     it is only recorded, so that it interrupts no call to Spark. A second signal raises in any case.
     """
 
-    received: signal.Signals | None = None
-    """The last signal; None before the first."""
-    gentle: bool = False
-    """Whether the first signal is only recorded."""
-    _before: dict[int, Any] = field(default_factory=dict)
-    """The handlers before :meth:`install`, by signal number."""
+    def __init__(self) -> None:
+        super().__init__()
+        self.received: signal.Signals | None = None
+        """The last signal; None before the first."""
+        self.gentle = False
+        """Whether the first signal is only recorded."""
 
-    def __enter__(self) -> Signals:
+    def __enter__(self) -> Self:
         self.install()
         logging.getLogger().addFilter(_not_a_cut_call)
+        self.callback(logging.getLogger().removeFilter, _not_a_cut_call)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
-        logging.getLogger().removeFilter(_not_a_cut_call)
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+    def __exit__(self, kind: type[BaseException] | None, *details: Any) -> bool:
+        super().__exit__(kind, *details)
         return kind is KeyboardInterrupt and self.received == signal.SIGTERM
 
     def install(self) -> None:
         """Install the handlers. To be called again when Spark has started, because Spark replaces that of SIGINT."""
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                before = signal.signal(number, self._note)
-                self._before.setdefault(number, before)
+        self.enter_context(on_signals(self._note))
 
-    def _note(self, number: int, _: FrameType | None) -> None:
+    def _note(self, number: int) -> None:
         again = self.received is not None
         self.received = signal.Signals(number)
         if again or not self.gentle:

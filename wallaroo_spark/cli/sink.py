@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
-import signal
 import ssl
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import click
 
-from wallaroo_spark.cli.common import INTERRUPTED, debugging
-from wallaroo_spark.cli.signals import on_signals
+from wallaroo_spark.cli.common import debugging, print_result
+from wallaroo_spark.cli.signals import exit_after_interrupt, on_signals
 from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.errors import one_line
-
-if TYPE_CHECKING:
-    from wallaroo_spark.sinks.server.sink_server import SinkServerSettings
+from wallaroo_spark.options import resolve_secret
+from wallaroo_spark.sinks.server.output_directory import OutputDirectory
+from wallaroo_spark.sinks.server.sink_server import SinkServer, SinkServerSettings
+from wallaroo_spark.transport import format_address, open_access_warning, serve, server_context
 
 log = one_line(logging.getLogger("wallaroo_spark.sinks"))
 
@@ -65,10 +64,6 @@ def sink(
         wallaroo-spark sink --to out
         wallaroo-spark sink --to out --host 0.0.0.0 --cookie env:COOKIE --json
     """
-    from wallaroo_spark.options import resolve_secret
-    from wallaroo_spark.sinks.server.sink_server import SinkServerSettings
-    from wallaroo_spark.transport import open_access_warning, server_context
-
     if (tls_key or tls_ca) and not tls_certificate:
         raise click.UsageError("--tls-key and --tls-ca need --tls-certificate")
     if not debugging():
@@ -82,24 +77,17 @@ def sink(
     )
     if warning := open_access_warning("these sinks", host, accepted.cookie, tls_ca):
         log.warning("%s", warning)
-    if asyncio.run(_serve(to, host, port, tls, accepted, as_json)) == signal.SIGINT:
-        raise click.exceptions.Exit(INTERRUPTED)
+    exit_after_interrupt(asyncio.run(_serve(to, host, port, tls, accepted, as_json)))
 
 
 async def _serve(
     to: str, host: str, port: int, tls: ssl.SSLContext | None, accepted: SinkServerSettings, as_json: bool
 ) -> int:
     """Serve until SIGINT or SIGTERM arrives; return its number."""
-    from wallaroo_spark.sinks.server.output_directory import OutputDirectory
-    from wallaroo_spark.sinks.server.sink_server import SinkServer
-    from wallaroo_spark.transport import format_address, serve
-
     with contextlib.closing(OutputDirectory(to)) as store:
         listener = await serve(SinkServer(store, accepted), host, port, tls=tls)
         address = format_address(*listener.address)
-        click.echo(
-            json.dumps({"listening": address, "to": to}) if as_json else f"Listening on {address}, writing to {to}"
-        )
+        print_result(as_json, {"listening": address, "to": to}, f"Listening on {address}, writing to {to}")
         sys.stdout.flush()
         received: asyncio.Queue[int] = asyncio.Queue()
         loop = asyncio.get_running_loop()

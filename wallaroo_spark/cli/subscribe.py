@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
+from wallaroo_spark.cli.common import printable_bytes
 from wallaroo_spark.cli.signals import run_until_sigterm
 from wallaroo_spark.cli.status.sources import ATTEMPTS, RegistryOptions
 from wallaroo_spark.cli.verbs import Json, verb
@@ -279,7 +280,7 @@ def _as_json(one: TappedMessage) -> str:
 
 def _as_text(one: TappedMessage, payload: str) -> str:
     head = f"{one.received_at:%H:%M:%S.%f} {one.instance}/{one.stream} {one.message_id}"
-    key = "" if one.key is None else f" key={_text(one.key)}"
+    key = "" if one.key is None else f" key={printable_bytes(one.key)}"
     if one.value is None:
         return f"{printable(head)}{key} BOUNDARY"
     more = f" … ({one.size} bytes)" if one.size > len(one.value) else ""
@@ -293,12 +294,8 @@ def _shown(value: bytes, payload: str) -> str:
         try:
             found = load_json(value)
         except ValueError:
-            return f"(no JSON) {_text(value)}"
+            return f"(no JSON) {printable_bytes(value)}"
         if isinstance(found, dict):
             return " ".join(f"{printable(str(key))}={json.dumps(part)}" for key, part in found.items())
         return json.dumps(found)
-    return _text(value)
-
-
-def _text(value: bytes) -> str:
-    return printable(value.decode("utf-8", "backslashreplace"))
+    return printable_bytes(value)

@@ -21,7 +21,7 @@ import functools
 import inspect
 import re
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, NamedTuple
@@ -37,22 +37,16 @@ Json = Annotated[bool, "--json"]
 _OPTION = re.compile(r"(--[\w-]+)(?: (\S+))?:(?: (.*))?")
 
 
+_OptionTexts = dict[str, tuple[str, str]]
+"""Name of an option → its metavar and its help."""
+
+
 class _Texts(NamedTuple):
     """The parts of a docstring."""
 
     help: str
-    options: dict[str, tuple[str, str]]
-    """Name of an option → its metavar and its help."""
+    options: _OptionTexts
     examples: str
-
-
-class _VerbParameter(NamedTuple):
-    """A parameter of a function, or a field of a dataclass."""
-
-    name: str
-    hint: Any
-    default: Any
-    """``inspect.Parameter.empty`` without one."""
 
 
 def verb(group: click.Group | None = None, name: str = "") -> Callable[[Callable[..., None]], click.Command]:
@@ -63,20 +57,18 @@ def verb(group: click.Group | None = None, name: str = "") -> Callable[[Callable
 
     def declare(function: Callable[..., None]) -> click.Command:
         texts = _texts(function)
-        hints = typing.get_type_hints(function, include_extras=True)
         parameters: list[click.Parameter] = []
         grouped: dict[str, Any] = {}
-        for one in inspect.signature(function).parameters.values():
-            declared = _VerbParameter(one.name, hints[one.name], one.default)
+        for one in _parameters(function):
             if one.kind is one.VAR_KEYWORD:
-                parameters += declared.hint.__metadata__[0]
-            elif dataclasses.is_dataclass(declared.hint):
-                grouped[one.name] = declared.hint
-                parameters += _fields(declared.hint)
+                parameters += one.annotation.__metadata__[0]
+            elif dataclasses.is_dataclass(one.annotation):
+                grouped[one.name] = one.annotation
+                parameters += _fields(one.annotation)
             elif one.kind is one.KEYWORD_ONLY:
-                parameters.append(_option(declared, texts))
+                parameters.append(_option(one, texts.options))
             else:
-                parameters.append(_argument(declared))
+                parameters.append(_argument(one))
 
         @functools.wraps(function)
         def run(**given: Any) -> None:
@@ -102,17 +94,18 @@ def row_of(table: type, attribute: str) -> Row:
 
 def options_of(table: type, *without: str) -> list[click.Parameter]:
     """The options for all settings of a table, for ``**settings: Annotated[Any, options_of(…)]``."""
-    return [
-        _option(_VerbParameter(row.attribute, Annotated[Any, row], inspect.Parameter.empty), _Texts("", {}, ""))
+    parameters = [
+        inspect.Parameter(row.attribute, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[Any, row])
         for row in rows(table)
         if row.attribute not in without
     ]
+    return [_option(one, {}) for one in parameters]
 
 
 def _texts(declared: Any) -> _Texts:
     text, _, examples = (inspect.getdoc(declared) or "").partition("\n\nExamples:\n")
     text, _, listed = text.partition("\n\nOptions:\n")
-    options: dict[str, tuple[str, str]] = {}
+    options: _OptionTexts = {}
     flag = ""
     for line in inspect.cleandoc(listed).splitlines():
         if found := _OPTION.match(line):
@@ -125,20 +118,21 @@ def _texts(declared: Any) -> _Texts:
     return _Texts(text, options, "\n".join(["\b\nExamples:", *lines]))
 
 
-def _fields(table: Any) -> Iterator[click.Parameter]:
-    hints = typing.get_type_hints(table, include_extras=True)
-    options = {flag: text for one in table.__mro__[:-1] for flag, text in _texts(one).options.items()}
-    texts = _Texts("", options, "")
-    for one in dataclasses.fields(table):
-        default = inspect.Parameter.empty if one.default is dataclasses.MISSING else one.default
-        yield _option(_VerbParameter(one.name, hints[one.name], default), texts)
+def _parameters(declared: Any) -> Iterable[inspect.Parameter]:
+    """The parameters of a function, or the fields of a dataclass, with their types."""
+    return inspect.signature(declared, eval_str=True).parameters.values()
 
 
-def _option(declared: _VerbParameter, texts: _Texts) -> click.Option:
-    kind, multiple, marks = _type(declared.hint)
+def _fields(table: Any) -> list[click.Option]:
+    texts = {flag: text for one in table.__mro__[:-1] for flag, text in _texts(one).options.items()}
+    return [_option(one, texts) for one in _parameters(table)]
+
+
+def _option(declared: inspect.Parameter, texts: _OptionTexts) -> click.Option:
+    kind, multiple, marks = _type(declared.annotation)
     row = next((mark for mark in marks if isinstance(mark, Row)), None)
     flag = next((mark for mark in marks if isinstance(mark, str)), f"--{declared.name.replace('_', '-')}")
-    metavar, help = texts.options.get(flag, ("", "")) if row else texts.options[flag]
+    metavar, help = texts.get(flag, ("", "")) if row else texts[flag]
     required, default = declared.default is inspect.Parameter.empty, declared.default
     if row:
         kind = kind if isinstance(kind, click.ParamType) else _type_of_row(row)
@@ -152,8 +146,8 @@ def _option(declared: _VerbParameter, texts: _Texts) -> click.Option:
     return click.Option([flag, declared.name], type=kind, multiple=multiple, **attributes)
 
 
-def _argument(declared: _VerbParameter) -> click.Argument:
-    kind, multiple, marks = _type(declared.hint)
+def _argument(declared: inspect.Parameter) -> click.Argument:
+    kind, multiple, marks = _type(declared.annotation)
     required = declared.default is inspect.Parameter.empty
     metavar = next((mark for mark in marks if isinstance(mark, str)), None)
     default = {} if required or multiple else {"default": declared.default}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from wallaroo_spark import Application
-from wallaroo_spark.cli.run.running import importable_here
+from wallaroo_spark.cli.durable.run import importable_here
 from wallaroo_spark.engine.application import checks
 from wallaroo_spark.engine.application.declared_functions import declared_functions
 from wallaroo_spark.engine.application.schema_watch import AGAIN_SECONDS, SchemaWatch

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import functools
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import click
 
 from wallaroo_spark.cli.check.findings import Finding, explained, note, ok, problem
+from wallaroo_spark.cli.common import print_result
 from wallaroo_spark.cli.receive.command import Overrides
+from wallaroo_spark.cli.receive.config import ReceiveConfig, problems
+from wallaroo_spark.cli.sessions import ended_with
 from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.texts import count
-
-if TYPE_CHECKING:
-    from wallaroo_spark.cli.receive.config import ReceiveConfig
 
 MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "problem": ("PROBLEM", "red")}
 """The mark of each state, and its colour on a terminal."""
@@ -52,11 +52,9 @@ def check(
     found = dict.fromkeys(MARKS, 0)
     for finding in findings(config, overrides, with_spark=not without_spark):
         found[finding.state] += 1
-        if as_json:
-            click.echo(json.dumps(dataclasses.asdict(finding)))
-        else:
-            mark, colour = MARKS[finding.state]
-            click.echo(f"{click.style(mark.ljust(WIDTH), fg=colour)}  {finding.subject}: {finding.text}")
+        mark, colour = MARKS[finding.state]
+        line = f"{click.style(mark.ljust(WIDTH), fg=colour)}  {finding.subject}: {finding.text}"
+        print_result(as_json, dataclasses.asdict(finding), line)
     if as_json:
         click.echo(json.dumps({"sound": not found["problem"], **found}))
     elif found["problem"]:
@@ -70,9 +68,8 @@ def check(
 def findings(path: str, overrides: tuple[str, ...], *, with_spark: bool) -> Iterator[Finding]:
     """Iterate over all findings for a file, each as soon as it is known."""
     from wallaroo_spark.cli.check import steps
-    from wallaroo_spark.cli.receive.config import problems
 
-    yield from explained("packages", steps.installed)
+    yield from explained("packages", steps.installed())
     config, errors = problems(path, overrides)
     yield from (problem("file", error.message) for error in errors)
     if config is None:
@@ -80,15 +77,11 @@ def findings(path: str, overrides: tuple[str, ...], *, with_spark: bool) -> Iter
     yield ok("file", f"{path} is valid, for receiver {config.receiver!r}")
     options, running = config.options, False
     url = steps.resolved_registry(options)
-    if url:
-        for finding in explained("Redis", functools.partial(steps.registry, options, url)):
-            running = running or finding.subject == "receiver"
-            yield finding
-    else:
-        yield from explained("Redis", steps.own_redis)
-    host = options.host or "127.0.0.1"
-    yield from explained("ports", functools.partial(steps.ports, options, host, running=running))
-    yield from explained("TLS", functools.partial(steps.certificates, options))
+    for finding in explained("Redis", steps.registry(options, url) if url else steps.own_redis()):
+        running = running or finding.subject == "receiver"
+        yield finding
+    yield from explained("ports", steps.ports(options, running=running))
+    yield from explained("TLS", steps.certificates(options))
     if with_spark:
         yield from _with_spark(config, url)
 
@@ -97,26 +90,22 @@ def _with_spark(config: ReceiveConfig, url: str) -> Iterator[Finding]:
     from wallaroo_spark.cli.check import steps
     from wallaroo_spark.cli.receive.running import open_session
 
-    sessions: list[tuple[object, bool]] = []
+    sessions: list[Any] = []
+    with contextlib.ExitStack() as stack:
 
-    def opened() -> Iterator[Finding]:
-        sessions.append(open_session(config))
-        yield from steps.session(sessions[0][0], config.options)
+        def opened() -> Iterator[Finding]:
+            session, ours = open_session(config)
+            stack.enter_context(ended_with(session, ours))
+            sessions.append(session)
+            yield from steps.session(session, config.options)
 
-    try:
-        yield from explained("Spark", opened)
-        if not sessions:
-            return
-        session = sessions[0][0]
-        sound = True
-        for finding in explained("executors", functools.partial(steps.tasks, session, config.options, url)):
-            sound = sound and finding.state != "problem"
-            yield finding
-        if sound:
-            yield from explained("checkpoint", functools.partial(steps.checkpoint, session, config, url))
-        else:
-            yield note("checkpoint", "not checked, because tasks cannot run correctly")
-    finally:
-        for session, ours in sessions:
-            if ours:
-                session.stop()  # type: ignore[attr-defined]  # a session
+        yield from explained("Spark", opened())
+        for session in sessions:
+            sound = True
+            for finding in explained("executors", steps.tasks(session, config.options, url)):
+                sound = sound and finding.state != "problem"
+                yield finding
+            if sound:
+                yield from explained("checkpoint", steps.checkpoint(session, config, url))
+            else:
+                yield note("checkpoint", "not checked, because tasks cannot run correctly")

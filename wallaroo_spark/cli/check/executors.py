@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from importlib import metadata
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -57,13 +58,7 @@ def _version(name: str) -> str:
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
-        return PRESENT if _importable(name.replace("-", "_")) else ""
-
-
-def _importable(name: str) -> bool:
-    from importlib.util import find_spec
-
-    return find_spec(name) is not None
+        return PRESENT if find_spec(name.replace("-", "_")) else ""
 
 
 def _reach(url: str, receiver: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,10 +38,10 @@ def problem(subject: str, text: str) -> Finding:
     return Finding(subject, "problem", text)
 
 
-def explained(subject: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+def explained(subject: str, check: Iterator[Finding]) -> Iterator[Finding]:
     """The findings of a check; its error is a finding too, so the checks after it still run."""
     try:
-        yield from check()
+        yield from check
     except WallarooError as error:
         yield problem(subject, str(error))
     except Exception as error:

@@ -70,7 +70,7 @@ def registry(options: Options, url: str) -> Iterator[Finding]:
         yield ok("Redis", "it grants the locks of checkpoints")
 
 
-def ports(options: Options, host: str, *, running: bool) -> Iterator[Finding]:
+def ports(options: Options, *, running: bool) -> Iterator[Finding]:
     """Whether the fixed ports of this machine are free; ``running``: the receiver itself may hold them."""
     taken = []
     wanted = [
@@ -80,7 +80,7 @@ def ports(options: Options, host: str, *, running: bool) -> Iterator[Finding]:
     ]
     for name, port in wanted:
         try:
-            for bound in asyncio.run(bind(host, port, 1)):
+            for bound in asyncio.run(bind(options.host or "127.0.0.1", port, 1)):
                 bound.close()
         except TransportError as error:
             taken.append(f"option {name}: {error.message}")

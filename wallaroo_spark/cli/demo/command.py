@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from wallaroo_spark.cli.demo.view import DemoPlan, DemoView, Senders, plan_senders
+from wallaroo_spark.cli.demo.view import DemoPlan, DemoView, plan_senders, sending
 from wallaroo_spark.cli.sessions import standard_error_to
 from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.errors import ConfigurationError, WallarooError
@@ -119,25 +119,19 @@ def _run(console: Console, plan: DemoPlan, spark: Any, sink: CountingSink) -> No
     with Receiver(spark, "demo", workers=WORKERS, cookie=cookie, log_level="info", **limits) as receiver:
         writer = receiver.stream().writeStream.foreachBatch(sink.write)
         query = receiver.start_query(writer, checkpoint=str(plan.folder / "checkpoint"))
-        with Senders(plan.senders, receiver.registry_url, cookie) as senders, DemoView(console, plan) as view:
-            _watch(plan, console, view, receiver, query, sink, senders)
-        if senders.failures:
-            raise WallarooError(f"a connector gave up: {senders.failures[0]}", code="demo-failed")
+        with sending(plan.senders, receiver.registry_url, cookie) as failures, DemoView(console, plan) as view:
+            _watch(plan, console, view, receiver, query, sink)
+        if failures:
+            raise WallarooError(f"a connector gave up: {failures[0]}", code="demo-failed")
 
 
 def _watch(
-    plan: DemoPlan,
-    console: Console,
-    view: DemoView,
-    receiver: Receiver,
-    query: Any,
-    sink: CountingSink,
-    senders: Senders,
+    plan: DemoPlan, console: Console, view: DemoView, receiver: Receiver, query: Any, sink: CountingSink
 ) -> None:
     """Wait until every connector has ended; kill a worker halfway if the plan says so."""
     to_kill = plan.kill_worker
     seen, since = -1, time.monotonic()
-    while not senders.finished:
+    while not plan.finished:
         if query.exception() is not None:
             raise WallarooError(
                 f"the query failed; {plan.folder / 'spark.log'} says why: {query.exception()}", code="demo-failed"
@@ -191,14 +185,11 @@ def _check(console: Console, plan: DemoPlan, spark: Any, sink: CountingSink) -> 
 def _show_totals(console: Console, rows: list[Any], most: int = 6) -> None:
     table = Table("minute", "shop", "orders", "items", "turnover", title="per-minute totals", title_justify="left")
     for row in rows[:most]:
-        table.add_row(f"{row['minute']:%H:%M}", row["shop"], *_amounts(row))
+        amounts = f"{row['orders']:,}", f"{row['items']:,}", f"{row['cents'] / 100:,.2f}"
+        table.add_row(f"{row['minute']:%H:%M}", row["shop"], *amounts)
     if len(rows) > most:
         table.add_row("…", f"{len(rows) - most} more", "", "", "")
     console.print(table)
-
-
-def _amounts(row: Any) -> tuple[str, str, str]:
-    return f"{row['orders']:,}", f"{row['items']:,}", f"{row['cents'] / 100:,.2f}"
 
 
 def _report(plan: DemoPlan, result: Reconciliation, matching: bool) -> None:

@@ -10,12 +10,11 @@ import shutil
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from wallaroo_spark.cli.sessions import defaults, log_to
+from wallaroo_spark.cli.sessions import builder, log_to
 
 TASK_SLOTS = 4
 _ORDER = "shop string, time timestamp, quantity long, cents long"
@@ -40,10 +39,8 @@ def make_session(folder: Path) -> SparkSession:
         **log_to(log4j),
     }
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.appName("wallaroo-spark demo")
-    for name, value in {**defaults(settings, TASK_SLOTS), **settings}.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
+    session: SparkSession = builder("wallaroo-spark demo", settings, TASK_SLOTS).getOrCreate()
+    return session
 
 
 class CountingSink:
@@ -75,7 +72,7 @@ class CountingSink:
         written = batch.sparkSession.read.parquet(str(rows))
         if self._totals:
             order = f.from_json(f.col("value").cast("string"), _ORDER)
-            totals = written.select(order.alias("order")).select("order.*").groupBy(minute(), "shop").agg(*sums())
+            totals = totals_of(written.select(order.alias("order")).select("order.*"))
             totals.write.mode("overwrite").parquet(str(self.minutes / f"batch={number}"))
         with self._lock:
             self.batches[number] = written.count()
@@ -92,23 +89,16 @@ class CountingSink:
         return spark.read.parquet(str(target)).orderBy("minute", "shop")
 
 
-def minute() -> Any:
-    """The minute that an order falls into."""
-    return f.date_trunc("minute", f.col("time")).alias("minute")
-
-
-def sums() -> list[Any]:
-    """The columns of the totals."""
-    return [
-        f.count(f.lit(1)).alias("orders"),
-        f.sum("quantity").alias("items"),
-        f.sum("cents").alias("cents"),
-    ]
+def totals_of(orders: DataFrame) -> DataFrame:
+    """The totals of orders by the minute that they fall into, and by shop."""
+    minute = f.date_trunc("minute", f.col("time")).alias("minute")
+    items, cents = f.sum("quantity").alias("items"), f.sum("cents").alias("cents")
+    return orders.groupBy(minute, "shop").agg(f.count(f.lit(1)).alias("orders"), items, cents)
 
 
 def expected_totals(spark: SparkSession, files: list[str]) -> DataFrame:
     """Compute the same totals from the sent files themselves."""
-    return spark.read.schema(_ORDER).json(files).groupBy(minute(), "shop").agg(*sums()).orderBy("minute", "shop")
+    return totals_of(spark.read.schema(_ORDER).json(files)).orderBy("minute", "shop")
 
 
 def clear(folder: Path) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from wallaroo_spark.cli.common import RecentRate
-from wallaroo_spark.connector import Connector, FeedProgress, Lines
+from wallaroo_spark.connector import Connector, FeedProgress, FeedResult, Lines
 from wallaroo_spark.event_loop import BackgroundTasks, LoopThread
 from wallaroo_spark.texts import count
 
@@ -63,16 +64,12 @@ class Sender:
             self.finished = True
 
     async def _feed(self, connector: Connector, file: str) -> None:
-        result = await connector.feed(Lines(file), name=file, progress=self._progressed)
-        self._take(file, result.messages, result.acknowledged)
+        def take(counts: FeedProgress | FeedResult) -> None:
+            self.messages[file] = counts.messages
+            if counts.acknowledged is not None:
+                self.acknowledged[file] = counts.acknowledged
 
-    def _progressed(self, progress: FeedProgress) -> None:
-        self._take(progress.name, progress.messages, progress.acknowledged)
-
-    def _take(self, file: str, messages: int, acknowledged: int | None) -> None:
-        self.messages[file] = messages
-        if acknowledged is not None:
-            self.acknowledged[file] = acknowledged
+        take(await connector.feed(Lines(file), name=file, progress=take))
 
 
 def plan_senders(files: Sequence[Path], names: Sequence[str] | None = None) -> list[Sender]:
@@ -85,32 +82,22 @@ def plan_senders(files: Sequence[Path], names: Sequence[str] | None = None) -> l
     ]
 
 
-class Senders:
-    """Runs the connectors in a thread; a context manager that ends them."""
+@contextlib.contextmanager
+def sending(senders: Sequence[Sender], registry: str, cookie: str) -> Iterator[list[BaseException]]:
+    """Run the connectors in a thread until the end of the block; yields the errors of those that have given up."""
+    failures: list[BaseException] = []
+    tasks = BackgroundTasks(lambda error: failures.append(error) if error else None)
 
-    def __init__(self, senders: list[Sender], registry: str, cookie: str) -> None:
-        self.failures: list[BaseException] = []
-        """The errors of connectors that have given up."""
-        self._senders = senders
-        self._where = registry, cookie
-        self._tasks = BackgroundTasks(lambda error: self.failures.append(error) if error else None)
+    def start() -> None:
+        for sender in senders:
+            tasks.start(sender.send(registry, cookie))
 
-    def __enter__(self) -> Senders:
-        self._thread = LoopThread("demo-connectors")
-        self._thread.read(self._start)
-        return self
-
-    def _start(self) -> None:
-        for sender in self._senders:
-            self._tasks.start(sender.send(*self._where))
-
-    def __exit__(self, *_: object) -> None:
-        self._thread.stop()
-
-    @property
-    def finished(self) -> bool:
-        """Whether all have ended."""
-        return all(sender.finished for sender in self._senders)
+    thread = LoopThread("demo-connectors")
+    try:
+        thread.read(start)
+        yield failures
+    finally:
+        thread.stop()
 
 
 @dataclass
@@ -135,25 +122,22 @@ class DemoPlan:
         """Messages in all."""
         return sum(self.totals.values())
 
+    @property
+    def finished(self) -> bool:
+        """Whether all connectors have ended."""
+        return all(sender.finished for sender in self.senders)
 
-class DemoView:
+
+class DemoView(contextlib.ExitStack):
     """Shows how far the run is."""
 
     def __init__(self, console: Console, plan: DemoPlan) -> None:
+        super().__init__()
         self._console = console
         self._plan = plan
-        self._live = Live(console=console, refresh_per_second=8) if console.is_terminal else None
+        self._live = self.enter_context(Live(console=console, refresh_per_second=8)) if console.is_terminal else None
         self._last_line = 0.0
         self._rate = RecentRate(_RATE_SECONDS)
-
-    def __enter__(self) -> DemoView:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
 
     def show(self, status: ReceiverStatus, committed: int, batches: int, *, last: bool = False) -> None:
         """Draw this moment: the newest snapshot, the committed messages, and the batches with messages."""
@@ -169,6 +153,8 @@ class DemoView:
             self._console.print(line, highlight=False)
 
     def _picture(self, status: ReceiverStatus, committed: int, done: str, rate: int) -> Group:
+        from wallaroo_spark.observe.faces.terminal import slots_view
+
         plan = self._plan
         connectors = Table.grid(padding=(0, 2))
         for sender in plan.senders:
@@ -176,18 +162,7 @@ class DemoView:
             state = "acknowledged" if sender.finished else ("sending" if sender.sent < total else "waits for a commit")
             bar = ProgressBar(total=max(total, 1), completed=sender.sent, width=28)
             connectors.add_row(sender.instance, sender.revision, bar, f"{sender.sent:>9,} of {total:,}", state)
-        workers = Table.grid(padding=(0, 2))
-        for slot in status.slots:
-            held = f"{slot.memory_used / 2**20:7.1f} MiB buffered" if slot.answers else ""
-            again = (slot.submissions or 0) - 1
-            color = {"serving": "green", "starting": "yellow", "waiting": "yellow"}.get(slot.state, "red")
-            workers.add_row(
-                f"worker {slot.slot}",
-                Text(slot.state, style=color),
-                f"{slot.sessions} sessions",
-                held,
-                f"restarted {again}×" if again > 0 else "",
-            )
+        workers = slots_view(status, columns=("slot", "state", "sessions#", "buffered#", "subm.#"))
         batches = Table.grid(padding=(0, 2))
         bar = ProgressBar(total=max(plan.expected, 1), completed=committed, width=28)
         batches.add_row(bar, f"{plan.expected:,} messages in all, {done}")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Annotated
 
 import click
 
-from wallaroo_spark.cli.common import console
+from wallaroo_spark.cli.common import console, print_result
 from wallaroo_spark.cli.durable.connecting import GatewayOptions, start_of_text
 from wallaroo_spark.cli.schema import AppOptions
 from wallaroo_spark.cli.verbs import Json, verb
@@ -52,13 +51,11 @@ def list_groups(
         )
     status = application_status(app, registry, application)
     found = [(one, group) for one in status.partitions if stream in ("", one.stream) for group in one.groups]
-    if as_json:
-        rows = [{"stream": one.stream, "partition": one.partition, **record_to_json(group)} for one, group in found]
-        click.echo(json.dumps({"groups": rows}))
-    elif found:
+    if found and not as_json:
         console().print(groups_table(status, stream))
     else:
-        click.echo("There are no groups.")
+        rows = [{"stream": one.stream, "partition": one.partition, **record_to_json(group)} for one, group in found]
+        print_result(as_json, {"groups": rows}, "There are no groups.")
     if not status.running:
         click.echo(status.cause.sentence, err=True)
         raise click.exceptions.Exit(1)
@@ -82,10 +79,8 @@ class ChangeOptions(GatewayOptions):
             changed = client.change_group(
                 stream, group, action.replace("-", "_"), start_of_text(start), partitions=self.partitions
             )
-        if self.as_json:
-            click.echo(json.dumps({"stream": stream, "group": group, "action": action, "partitions": changed}))
-        else:
-            click.echo(f"Group {group} of {stream} {done}, on {count(changed, 'partition')}.")
+        values = {"stream": stream, "group": group, "action": action, "partitions": changed}
+        print_result(self.as_json, values, f"Group {group} of {stream} {done}, on {count(changed, 'partition')}.")
 
 
 @verb(groups)

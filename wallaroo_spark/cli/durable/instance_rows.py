@@ -43,18 +43,10 @@ class InstanceSummary:
 
     def to_json(self) -> dict[str, Any]:
         """The instance as values that JSON has."""
-        return {
-            "partition": self.partition,
-            "instance": self.instance,
-            "birth": self.birth,
-            "state": self.state,
-            "beganAt": self.began_at.isoformat() if self.began_at else None,
-            "endedAt": self.ended_at.isoformat() if self.ended_at else None,
-            "seconds": self.seconds,
-            "reason": self.reason,
-            "stages": self.stages,
-            "outputs": self.outputs,
-        }
+        times = {"beganAt": self.began_at, "endedAt": self.ended_at}
+        shown = {name: time.isoformat() if time else None for name, time in times.items()}
+        others = {name: value for name, value in vars(self).items() if name not in ("began_at", "ended_at")}
+        return {**others, **shown, "seconds": self.seconds}
 
 
 def newest_instances(rows: Iterable[Mapping[str, Any]]) -> list[InstanceSummary]:

@@ -6,19 +6,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import click
 
-from wallaroo_spark.cli.common import Columns, print_table
+from wallaroo_spark.cli.common import Columns, print_result, print_rows, print_table
 from wallaroo_spark.cli.durable.connecting import GatewayOptions
+from wallaroo_spark.cli.durable.instance_rows import InstanceSummary, newest_instances
 from wallaroo_spark.cli.schema import AppOptions, one_object
 from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.errors import ConfigurationError, printable
+from wallaroo_spark.pipelines.schema.declarations import PipelineDeclaration
+from wallaroo_spark.pipelines.schema.documents import to_document
 from wallaroo_spark.texts import count
-
-if TYPE_CHECKING:
-    from wallaroo_spark.pipelines.schema.declarations import PipelineDeclaration
 
 
 @click.group()
@@ -36,23 +37,25 @@ def list_pipelines(*, app: AppOptions, as_json: Json = False) -> None:
     Examples:
         wallaroo-spark pipelines list --app ./shop
     """
-    from wallaroo_spark.pipelines.schema.declarations import PipelineDeclaration
-
-    declared = app.stored().objects.values()
-    found = [_summary(one) for one in declared if isinstance(one, PipelineDeclaration)]
-    if as_json:
-        click.echo(json.dumps({"pipelines": found}))
-    elif not found:
-        click.echo("There are no pipelines.")
-    else:
-        columns: Columns[dict[str, Any]] = {
-            "pipeline": lambda one: one["pipeline"],
-            "input": lambda one: one["input"],
-            "triggers": lambda one: ", ".join(one["triggers"]) or "all",
-            "max parallel": lambda one: str(one["maxParallel"]),
-            "stages": lambda one: ", ".join(one["stages"]),
+    found = [one for one in app.stored().objects.values() if isinstance(one, PipelineDeclaration)]
+    columns: Columns[PipelineDeclaration] = {
+        "pipeline": lambda one: one.key.path,
+        "input": lambda one: one.input_key.path,
+        "triggers": lambda one: ", ".join(one.triggers) or "all",
+        "max parallel": lambda one: str(one.max_parallel),
+        "stages": lambda one: ", ".join(stage.name for stage in one.stages),
+    }
+    values = [
+        {
+            "pipeline": one.key.path,
+            "input": one.input_key.path,
+            "triggers": list(one.triggers),
+            "maxParallel": one.max_parallel,
+            "stages": [stage.name for stage in one.stages],
         }
-        print_table(columns, found)
+        for one in found
+    ]
+    print_rows(as_json, {"pipelines": values}, columns, found, "There are no pipelines.")
 
 
 @verb(pipelines)
@@ -65,16 +68,12 @@ def show(name: str, *, app: AppOptions, as_json: Json = False) -> None:
     Examples:
         wallaroo-spark pipelines show shop/fulfil --app ./shop
     """
-    from wallaroo_spark.pipelines.schema.documents import to_document
-
     one: Any = one_object(app.stored(), "Pipeline", name)
+    head = f"{one.key.path}: events of {one.input_key.path}, "
+    head += f"at most {one.max_parallel} instances at once in each partition"
+    print_result(as_json, to_document(one, defaults=True), head)
     if as_json:
-        click.echo(json.dumps(to_document(one, defaults=True)))
         return
-    click.echo(
-        f"{one.key.path}: events of {_summary(one)['input']}, "
-        f"at most {one.max_parallel} instances at once in each partition"
-    )
     columns: Columns[Any] = {
         "stage": lambda stage: stage.name,
         "runs after": lambda stage: (
@@ -110,26 +109,21 @@ def instances(
         wallaroo-spark pipelines instances shop/fulfil --app ./shop
         wallaroo-spark pipelines instances shop/fulfil --app ./shop --state failed --json
     """
-    from wallaroo_spark.cli.durable.instance_rows import newest_instances
-
     declared = one_object(app.stored(), "Pipeline", name)
     found = newest_instances(_history(app.app, declared.key.path))
     chosen = [one for one in found if state in (None, one.state)][:limit]
-    if as_json:
-        click.echo(json.dumps({"instances": [one.to_json() for one in chosen]}))
-    elif not chosen:
-        click.echo(f"The history has no such instances of {declared.key.path}.")
-    else:
-        columns: Columns[Any] = {
-            "instance": lambda one: f"{one.partition}/{one.instance}",
-            "state": lambda one: one.state,
-            "began": lambda one: f"{one.began_at:%Y-%m-%d %H:%M:%S}" if one.began_at else "",
-            "seconds": lambda one: "" if one.seconds is None else f"{one.seconds:.1f}",
-            "stages": lambda one: ", ".join(f"{stage} {took:.1f} s" for stage, took in one.stages.items()),
-            "stream outputs": lambda one: ", ".join(one.outputs),
-            "reason": lambda one: one.reason,
-        }
-        print_table(columns, chosen)
+    columns: Columns[InstanceSummary] = {
+        "instance": lambda one: f"{one.partition}/{one.instance}",
+        "state": lambda one: one.state,
+        "began": lambda one: f"{one.began_at:%Y-%m-%d %H:%M:%S}",
+        "seconds": lambda one: "" if one.seconds is None else f"{one.seconds:.1f}",
+        "stages": lambda one: ", ".join(f"{stage} {took:.1f} s" for stage, took in one.stages.items()),
+        "stream outputs": lambda one: ", ".join(one.outputs),
+        "reason": lambda one: one.reason,
+    }
+    values = {"instances": [one.to_json() for one in chosen]}
+    print_rows(as_json, values, columns, chosen, f"The history has no such instances of {declared.key.path}.")
+    if chosen and not as_json:
         click.echo(f"{count(len(found), 'instance')} in the history.")
 
 
@@ -157,22 +151,18 @@ def set_aside(
     folder = app.existing()
     if only_list:
         notes = FailedRows(folder).all()
-        if as_json:
-            click.echo(json.dumps({"failed": [json.loads(one.to_json()) for one in notes]}))
-            return
-        for note in notes:
-            click.echo(printable(f"{note}: {note.error}"))
-        click.echo(f"{count(len(notes), 'failed row')}.")
+        lines = [printable(f"{note}: {note.error}") for note in notes]
+        lines.append(f"{count(len(notes), 'failed row')}.")
+        print_result(as_json, {"failed": [json.loads(one.to_json()) for one in notes]}, "\n".join(lines))
         return
     found = set_aside_all(folder, to)
-    if as_json:
-        rows = [{**json.loads(one.row.to_json()), "events": one.events, "file": one.file} for one in found]
-        click.echo(json.dumps({"set_aside": rows}))
-        return
+    lines = []
     for one in found:
         place = one.file or (f"{one.row.to}, at the next start" if one.events else "nowhere")
-        click.echo(printable(f"Set aside: {one.row}; {count(one.events, 'event')} to {place}."))
-    click.echo(f"{count(len(found), 'failed row')} set aside." if found else "No task has left a failed row.")
+        lines.append(printable(f"Set aside: {one.row}; {count(one.events, 'event')} to {place}."))
+    lines.append(f"{count(len(found), 'failed row')} set aside." if found else "No task has left a failed row.")
+    rows = [{**json.loads(one.row.to_json()), "events": one.events, "file": one.file} for one in found]
+    print_result(as_json, {"set_aside": rows}, "\n".join(lines))
 
 
 class _Instance(click.ParamType[tuple[int, int]]):
@@ -210,7 +200,7 @@ def take_away(
     """
     with gateways.client() as client:
         client.take_away(pipeline, instance[0], instance[1], stage)
-    _done(pipeline, instance, as_json, "taken away", {"stage": stage} if stage else {})
+    _done(pipeline, instance, as_json, "taken away", stage)
 
 
 @verb(pipelines)
@@ -225,23 +215,18 @@ def cancel(pipeline: str, instance: Instance, *, gateways: GatewayOptions, as_js
     """
     with gateways.client() as client:
         client.cancel(pipeline, instance[0], instance[1])
-    _done(pipeline, instance, as_json, "cancelled", {})
+    _done(pipeline, instance, as_json, "cancelled")
 
 
-def _done(pipeline: str, instance: tuple[int, int], as_json: bool, done: str, more: dict[str, Any]) -> None:
+def _done(pipeline: str, instance: tuple[int, int], as_json: bool, done: str, stage: str = "") -> None:
     partition, number = instance
-    if as_json:
-        named = {"pipeline": pipeline, "partition": partition, "instance": number, **more}
-        click.echo(json.dumps({**named, "done": done}))
-    else:
-        of = f"Stage {more['stage']} of instance" if more else "Instance"
-        click.echo(f"{of} {partition}/{number} of {pipeline} is {done}.")
+    named = {"pipeline": pipeline, "partition": partition, "instance": number, **({"stage": stage} if stage else {})}
+    of = f"Stage {stage} of instance" if stage else "Instance"
+    print_result(as_json, {**named, "done": done}, f"{of} {partition}/{number} of {pipeline} is {done}.")
 
 
 def _history(app: str, pipeline: str) -> Iterator[dict[str, Any]]:
     """The rows of a pipeline in the history table."""
-    from pathlib import Path
-
     from wallaroo_spark.streams.places import history_of
 
     folder = history_of(app.removeprefix("file://"))
@@ -261,15 +246,3 @@ def _history(app: str, pipeline: str) -> Iterator[dict[str, Any]]:
         # The application deletes files of the history when they have expired.
         with suppress(FileNotFoundError):
             yield from fragment.to_table(schema=table.schema, filter=wanted).to_pylist()
-
-
-def _summary(one: PipelineDeclaration) -> dict[str, Any]:
-    from wallaroo_spark.pipelines.schema.names import stream_key
-
-    return {
-        "pipeline": one.key.path,
-        "input": stream_key(one.input_stream, one.namespace).path,
-        "triggers": list(one.triggers),
-        "maxParallel": one.max_parallel,
-        "stages": [stage.name for stage in one.stages],
-    }

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from wallaroo_spark.cli.common import Columns, print_table
+from wallaroo_spark.cli.common import Columns, print_result, print_rows
 from wallaroo_spark.cli.schema import AppOptions, one_object
 from wallaroo_spark.cli.verbs import Json, verb
+from wallaroo_spark.gateway.tokens import KeptToken
 from wallaroo_spark.texts import day_and_clock
 
 if TYPE_CHECKING:
     from wallaroo_spark.gateway.token_store import TokenStore
-    from wallaroo_spark.gateway.tokens import KeptToken
 
 
 @click.group()
@@ -35,12 +34,9 @@ def create(name: str, *, app: AppOptions, as_json: Json = False) -> None:
     Examples:
         wallaroo-spark token create shop-web --app ./shop
     """
-    from wallaroo_spark.pipelines.schema.declarations import TokenDeclaration
-
-    declared = one_object(app.stored(), "Token", name)
-    assert isinstance(declared, TokenDeclaration)
+    declared: Any = one_object(app.stored(), "Token", name)
     text, kept = _store(app).create(declared, time.time())
-    click.echo(json.dumps({**_described(kept), "token": text}) if as_json else text)
+    print_result(as_json, {**_described(kept), "token": text}, text)
     if not as_json:
         until = "it does not expire" if kept.expires_at is None else f"valid until {day_and_clock(kept.expires_at)}"
         click.echo(f"Token {kept.id} of {kept.name}, {until}. It is shown only here.", err=True)
@@ -58,19 +54,15 @@ def list_tokens(*, app: AppOptions, as_json: Json = False) -> None:
     """
     now = time.time()
     found = list(_store(app).list().values())
-    if as_json:
-        click.echo(json.dumps({"tokens": [{**_described(one), "state": _state(one, now)} for one in found]}))
-    elif not found:
-        click.echo("There are no tokens.")
-    else:
-        columns: Columns[KeptToken] = {
-            "id": lambda one: one.id,
-            "name": lambda one: one.name,
-            "state": lambda one: _state(one, now),
-            "created": lambda one: day_and_clock(one.created_at),
-            "expires": lambda one: "never" if one.expires_at is None else day_and_clock(one.expires_at),
-        }
-        print_table(columns, found)
+    columns: Columns[KeptToken] = {
+        "id": lambda one: one.id,
+        "name": lambda one: one.name,
+        "state": lambda one: _state(one, now),
+        "created": lambda one: day_and_clock(one.created_at),
+        "expires": lambda one: "never" if one.expires_at is None else day_and_clock(one.expires_at),
+    }
+    values = {"tokens": [{**_described(one), "state": _state(one, now)} for one in found]}
+    print_rows(as_json, values, columns, found, "There are no tokens.")
 
 
 @verb(token)
@@ -84,8 +76,7 @@ def revoke(id_: Annotated[str, "ID"], *, app: AppOptions, as_json: Json = False)
         wallaroo-spark token revoke 0123456789abcdef --app ./shop
     """
     kept = _store(app).revoke(id_)
-    text = f"Token {kept.id} of {kept.name} is revoked."
-    click.echo(json.dumps({**_described(kept), "state": "revoked"}) if as_json else text)
+    print_result(as_json, {**_described(kept), "state": "revoked"}, f"Token {kept.id} of {kept.name} is revoked.")
 
 
 def _store(app: AppOptions) -> TokenStore:

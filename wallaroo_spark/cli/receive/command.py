@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import signal
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import click
 
-from wallaroo_spark.cli.common import INTERRUPTED
+from wallaroo_spark.cli.receive.config import load, problems
 from wallaroo_spark.cli.sessions import WITH_UI
+from wallaroo_spark.cli.signals import exit_after_interrupt
 from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.texts import count
 
@@ -78,26 +78,22 @@ def receive(
     from rich.console import Console
 
     from wallaroo_spark.cli.receive import running
-    from wallaroo_spark.cli.receive.config import load
-    from wallaroo_spark.cli.receive.view import JsonView, LiveView, PlainView
+    from wallaroo_spark.cli.receive.view import LiveView, PlainView
 
     loaded = load(config, (*overrides, f"report={report}") if report else overrides)
     if ui:
         loaded = dataclasses.replace(loaded, spark={**WITH_UI, **loaded.spark})
     console = Console()
-    if as_json or plain or not (console.is_terminal and sys.stdout.isatty()):
-        with JsonView(every) if as_json else PlainView(every) as lines:
-            stopped_by = running.receive(loaded, lines, show_registry=show_registry, spark_log=spark_log)
-    else:
-        log = spark_log or running.new_spark_log(loaded.receiver)
-        try:
-            with LiveView(console, log) as live:
-                stopped_by = running.receive(loaded, live, show_registry=show_registry, spark_log=log)
-        except Exception:
+    live = not (as_json or plain) and console.is_terminal and sys.stdout.isatty()
+    log = spark_log or (running.new_spark_log(loaded.receiver) if live else "")
+    try:
+        with LiveView(console, log) if live else PlainView(every, as_json) as view:
+            stopped_by = running.receive(loaded, view, show_registry=show_registry, spark_log=log)
+    except Exception:
+        if live:
             click.echo(f"Spark's own messages are in {log}.", err=True)
-            raise
-    if stopped_by == signal.SIGINT:
-        raise click.exceptions.Exit(INTERRUPTED)
+        raise
+    exit_after_interrupt(stopped_by)
 
 
 @verb()
@@ -117,19 +113,12 @@ def validate(
         wallaroo-spark validate orders.yaml
         wallaroo-spark validate orders.yaml --set workers=4 --json
     """
-    from wallaroo_spark.cli.receive.config import problems
-
     found, errors = problems(config, overrides)
     if as_json:
-        shown = [
-            {
-                "line": error.fields.get("line"),
-                "name": error.fields.get("option"),
-                "problem": error.message,
-                "code": error.code,
-            }
-            for error in errors
-        ]
+        shown: list[dict[str, Any]] = []
+        for error in errors:
+            place = {"line": error.fields.get("line"), "name": error.fields.get("option")}
+            shown.append({**place, "problem": error.message, "code": error.code})
         click.echo(json.dumps({"file": config, "valid": found is not None, "problems": shown}))
     elif found is not None:
         workers = count(found.options.workers, "worker")

@@ -31,24 +31,23 @@ class Document:
     """The path of the file, for errors."""
     values: Mapping[str, Any]
     """The values by name; a section is a mapping of its own."""
-    places: Mapping[str, str] = field(default_factory=dict)
-    """The place of each name, such as ``r.yaml, line 12``; the names of a section are joined by dots."""
-    lines: Mapping[str, int] = field(default_factory=dict)
-    """The line of each name in the file, from 1."""
+    places: Mapping[str, tuple[str, int | None]] = field(default_factory=dict)
+    """The place of each name, such as ``r.yaml, line 12``, and the line in the file; None for an override.
 
-    def place(self, name: str) -> str:
-        """The place of a name; for a missing name the place of its section, and without a section the file."""
-        while name:
-            if name in self.places:
-                return self.places[name]
-            name = name.rpartition(".")[0]
-        return self.path
+    The names of a section are joined by dots.
+    """
 
     def problem(self, name: str, text: str) -> ConfigurationError:
-        """The error for the value of a name, with the place in front of the text."""
-        return ConfigurationError(
-            f"{self.place(name)}: {text}", code="config-invalid", option=name, line=self.lines.get(name)
-        )
+        """The error for the value of a name, with its place in front of the text.
+
+        That of a missing name is the place of its section, and without a section the file.
+        """
+        there = name
+        while there and there not in self.places:
+            there = there.rpartition(".")[0]
+        place, _ = self.places.get(there, (self.path, None))
+        _, line = self.places.get(name, (self.path, None))
+        return ConfigurationError(f"{place}: {text}", code="config-invalid", option=name, line=line)
 
 
 def read(path: str, overrides: Sequence[str] = ()) -> Document:
@@ -68,25 +67,14 @@ def read(path: str, overrides: Sequence[str] = ()) -> Document:
         )
     if not documents or not isinstance(documents[0].value, dict):
         raise ConfigurationError(f"{path} holds no names and values; {SAMPLE_HINT}", code="config-invalid", path=path)
-    root = documents[0]
-    lines: dict[str, int] = {}
-    for found, line in _names(root, ""):
-        # A section and a name with a dot may be the same option.
-        if found in lines:
-            raise ConfigurationError(
-                f"{path}, line {line}: {found} is given twice, first in line {lines[found]}; remove one of them",
-                code="config-invalid",
-                option=found,
-                line=line,
-            )
-        lines[found] = line
-    places = {name: f"{path}, line {line}" for name, line in lines.items()}
-    document = {str(name): value for name, value in root.value.items()}
+    places: dict[str, tuple[str, int | None]] = {}
+    for found, line in _names(documents[0], ""):
+        places[found] = f"{path}, line {line}", line
+    document = {str(name): value for name, value in documents[0].value.items()}
     for override in overrides:
         for name in _override(document, override):
-            places[name] = f"--set {override.partition('=')[0]}"
-            lines.pop(name, None)
-    return Document(path, document, places, lines)
+            places[name] = f"--set {override.partition('=')[0]}", None
+    return Document(path, document, places)
 
 
 def _names(node: YamlValue, above: str, around: tuple[YamlValue, ...] = ()) -> Iterator[tuple[str, int]]:
@@ -244,23 +232,18 @@ class _DocumentReading:
     def config(self) -> ReceiveConfig | None:
         """The configuration; None when there are problems."""
         sections, given = self._split()
-        sink = self._mapping(sections, "sink")
-        self._nothing_missing(sections, given, sink)
+        given_sink = self._mapping(sections, "sink")
+        self._nothing_missing(sections, given, given_sink)
         options = self._options(given)
-        found = self._sink(sink), self._trigger(self._mapping(sections, "trigger")), self._spark(sections)
+        sink = self._sink(given_sink)
+        trigger = self._trigger(self._mapping(sections, "trigger"))
+        spark = self._spark(self._mapping(sections, "spark"))
         select = self._select(sections.get("select"))
         if self.problems or options is None:
             return None
-        return ReceiveConfig(
-            receiver=options.receiver,
-            checkpoint=str(sections["checkpoint"]),
-            sink=found[0],
-            given={name: value for name, value in given.items() if name != "receiver"},
-            options=options,
-            trigger=found[1],
-            spark=found[2],
-            select=select,
-        )
+        given.pop("receiver")
+        checkpoint = str(sections["checkpoint"])
+        return ReceiveConfig(options.receiver, checkpoint, sink, given, options, trigger, spark, select)
 
     def _problem(self, name: str, text: str) -> None:
         self.problems.append(self._document.problem(name, text))
@@ -268,15 +251,9 @@ class _DocumentReading:
     def _split(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Split the document into its sections and its options, by public name."""
         names = {row.name.lower(): row.name for row in table()}
-        flat: dict[str, Any] = {}
-        for name, value in self._document.values.items():
-            if name.lower() == "tls" and isinstance(value, dict):
-                flat |= {f"tls.{key}": inner for key, inner in value.items()}
-            else:
-                flat[str(name)] = value
         sections: dict[str, Any] = {}
         given: dict[str, Any] = {}
-        for name, value in flat.items():
+        for name, value in self._flat():
             if name in SECTIONS:
                 sections[name] = value
                 continue
@@ -290,10 +267,16 @@ class _DocumentReading:
                 self._written[public] = name
         return sections, given
 
+    def _flat(self) -> Iterator[tuple[str, Any]]:
+        """The names and values, with those of the section ``tls``; it and a name with a dot may be the same option."""
+        for name, value in self._document.values.items():
+            if name.lower() == "tls" and isinstance(value, dict):
+                yield from ((f"tls.{key}", inner) for key, inner in value.items())
+            else:
+                yield name, value
+
     def _options(self, given: Mapping[str, Any]) -> Options | None:
         """The options; None when one of them has a problem."""
-        if given.get("receiver") is not None:
-            given = {**given, "receiver": str(given["receiver"])}
         before = len(self.problems)
         for name, value in given.items():
             try:
@@ -307,21 +290,19 @@ class _DocumentReading:
         return Options.parse(given)
 
     def _nothing_missing(self, sections: Mapping[str, Any], given: Mapping[str, Any], sink: Mapping[str, Any]) -> None:
-        missing = []
-        if not given.get("receiver"):
-            missing.append("receiver (a name)")
-        if not sections.get("checkpoint"):
-            missing.append("checkpoint (a directory that belongs to this query alone)")
-        if not sink.get("format"):
-            missing.append("sink.format (such as parquet)")
-        elif sink["format"] in FILE_FORMATS and not sink.get("path"):
-            missing.append(f"sink.path (where the {sink['format']} files go)")
-        elif sink["format"] == STREAM:
-            options = sink.get("options")
-            if not sink.get("path"):
-                missing.append("sink.path (the folder of the application)")
-            if not isinstance(options, dict) or not options.get("stream"):
-                missing.append("sink.options.stream (the stream that takes the rows, as namespace/name)")
+        form, options = sink.get("format"), sink.get("options")
+        needed = {
+            "receiver (a name)": given.get("receiver"),
+            "checkpoint (a directory that belongs to this query alone)": sections.get("checkpoint"),
+            "sink.format (such as parquet)": form,
+        }
+        if form in FILE_FORMATS:
+            needed[f"sink.path (where the {form} files go)"] = sink.get("path")
+        elif form == STREAM:
+            stream = options.get("stream") if isinstance(options, dict) else None
+            needed["sink.path (the folder of the application)"] = sink.get("path")
+            needed["sink.options.stream (the stream that takes the rows, as namespace/name)"] = stream
+        missing = [text for text, value in needed.items() if not value]
         if missing:
             text = f"{self._document.path} lacks {', '.join(missing)}; {SAMPLE_HINT}"
             self.problems.append(ConfigurationError(text, code="config-invalid"))
@@ -371,8 +352,7 @@ class _DocumentReading:
             )
         return {name: value for name, value in self._read(_TRIGGER, given, "trigger.").items() if value is not False}
 
-    def _spark(self, sections: Mapping[str, Any]) -> dict[str, str]:
-        given = self._mapping(sections, "spark")
+    def _spark(self, given: Mapping[str, Any]) -> dict[str, str]:
         for name in given:
             if not name.startswith("spark."):
                 self._problem(f"spark.{name}", f"spark: {name} is no setting of Spark's; their names start with spark.")

@@ -114,13 +114,18 @@ def _run(config: ReceiveConfig, session: Any, view: PlainView, signals: Signals,
             _watch(receiver, query, tally, view, signals)
             if signals.received is not None:
                 view.stopping(signals.received.name)
-                with contextlib.suppress(Exception):
-                    query.stop()
+                stop_query(query)
             tally.wait(LAST_PROGRESS_SECONDS)
             last = tally.snapshot(receiver.status(most=0))
         finally:
             tally.close()
     view.ended(last)
+
+
+def stop_query(query: Any) -> None:
+    """Stop a query, which may have ended already."""
+    with contextlib.suppress(Exception):
+        query.stop()
 
 
 def _watch(receiver: Any, query: Any, tally: _Tally, view: PlainView, signals: Signals) -> None:

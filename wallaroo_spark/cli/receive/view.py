@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,10 +13,9 @@ from typing import Any, Self
 import click
 from rich.console import Console, Group
 from rich.live import Live
-from rich.logging import RichHandler
 from rich.text import Text
 
-from wallaroo_spark.cli.common import RecentRate, set_up_logging
+from wallaroo_spark.cli.common import RecentRate, logs_above
 from wallaroo_spark.cli.receive.config import ReceiveConfig
 from wallaroo_spark.observe.faces.terminal import BRIEF, slots_view
 from wallaroo_spark.observe.receiver import ReceiverStatus, SlotStatus
@@ -42,21 +41,19 @@ class QuerySnapshot:
     """Seconds since the query started."""
 
 
-class PlainView:
-    """Shows a person a receiver and its query: a line at the start, every ``every`` seconds, and at the end."""
+class PlainView(contextlib.ExitStack):
+    """Shows a person a receiver and its query: a line at the start, every ``every`` seconds, and at the end.
 
-    def __init__(self, every: float, echo: Callable[[str], None] = click.echo) -> None:
+    With ``as_json`` each change is a line of JSON, which has its ``event``.
+    """
+
+    def __init__(self, every: float, as_json: bool = False, echo: Callable[[str], None] = click.echo) -> None:
+        super().__init__()
         self._every = every
+        self._as_json = as_json
         self._echo = echo
         self._last = time.monotonic()
         self._last_line = ""
-
-    def __enter__(self) -> Self:
-        set_up_logging()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Do nothing."""
 
     def starting(self, config: ReceiveConfig) -> None:
         """Spark and the workers are being started."""
@@ -80,7 +77,8 @@ class PlainView:
     def show(self, snapshot: QuerySnapshot) -> None:
         """A new state, about once a second; it is printed if the last line is old enough."""
         line = in_one_line(snapshot)
-        pause = self._every * (IDLE_FACTOR if self._repeats(line) else 1)
+        repeats = line == self._last_line and not self._as_json
+        pause = self._every * (IDLE_FACTOR if repeats else 1)
         if time.monotonic() - self._last < pause:
             return
         self._last, self._last_line = time.monotonic(), line
@@ -108,54 +106,27 @@ class PlainView:
         seconds = round(snapshot.seconds, 1)
         self._event("ended", ended(snapshot), rows=snapshot.rows, batches=snapshot.batches, seconds=seconds)
 
-    def _repeats(self, line: str) -> bool:
-        return line == self._last_line
-
     def _event(self, event: str, text: str, **values: Any) -> None:
         """Print a change as lines of text; ``values`` are for programs."""
-        for line in text.splitlines():
+        for line in [json.dumps({"event": event, **values})] if self._as_json else text.splitlines():
             self._echo(line)
-
-
-class JsonView(PlainView):
-    """Prints each change as a line of JSON, which has its ``event``."""
-
-    def _repeats(self, line: str) -> bool:
-        return False
-
-    def _event(self, event: str, text: str, **values: Any) -> None:
-        self._echo(json.dumps({"event": event, **values}))
 
 
 class LiveView(PlainView):
     """Shows a table at the bottom of the terminal. ``spark_log`` is the path of Spark's log, which it prints."""
 
     def __init__(self, console: Console, spark_log: str) -> None:
-        super().__init__(0.0, functools.partial(console.print, markup=False, highlight=False, soft_wrap=True))
+        echo = functools.partial(console.print, markup=False, highlight=False, soft_wrap=True)
+        super().__init__(0.0, echo=echo)
         self._console = console
         self._spark_log = spark_log
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._rate = RecentRate(RATE_SECONDS)
 
     def __enter__(self) -> Self:
-        set_up_logging(RichHandler(console=self._console, show_path=False, log_time_format="%H:%M:%S"))
+        self.enter_context(logs_above(self._console))
+        self.enter_context(self._live)
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self._live.stop()
-        logging.getLogger("wallaroo_spark").handlers.clear()
-
-    def starting(self, config: ReceiveConfig) -> None:
-        """Show that Spark and the workers are starting, until the first snapshot."""
-        workers = count(config.options.workers, "worker")
-        self._live.start()
-        self._update(Text(f"Starting Spark and {workers} of receiver {config.receiver!r} …"))
-
-    def listening(self, config: ReceiveConfig, addresses: list[str], registry: str, page: str, ui: str) -> None:
-        """Print the workers' addresses and the sink above the table, where they stay."""
-        super().listening(config, addresses, registry, page, ui)
-        if self._spark_log:
-            self._echo(f"Spark's own messages are in {self._spark_log}.")
 
     def show(self, snapshot: QuerySnapshot) -> None:
         """Update the table."""
@@ -164,14 +135,16 @@ class LiveView(PlainView):
         notes = [Text(note, style="yellow") for note in map(_slot_note, snapshot.status.slots) if note]
         self._update(Group(Text(), head, slots_view(snapshot.status, columns=BRIEF), *notes))
 
-    def stopping(self, why: str) -> None:
-        """Show that the query is being stopped."""
-        self._update(Text(f"Stopping ({why}) …"))
-
-    def ended(self, snapshot: QuerySnapshot) -> None:
-        """Remove the table and print the final counts."""
-        self._live.stop()
-        super().ended(snapshot)
+    def _event(self, event: str, text: str, **values: Any) -> None:
+        """Show the start and the stop in the table's place; print the rest above it, where it stays."""
+        if event in ("starting", "stopping"):
+            self._update(Text(text))
+            return
+        if event == "ended":
+            self._live.stop()
+        super()._event(event, text, **values)
+        if event == "listening" and self._spark_log:
+            self._echo(f"Spark's own messages are in {self._spark_log}.")
 
     def _update(self, shown: Any) -> None:
         self._live.update(shown, refresh=True)

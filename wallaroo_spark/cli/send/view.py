@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-import logging
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 import click
 from rich.console import Console
-from rich.logging import RichHandler
-from rich.progress import BarColumn, ProgressColumn, Task, TextColumn
+from rich.progress import BarColumn, ProgressColumn, Task, TaskID, TextColumn
 from rich.progress import Progress as Bars
 from rich.text import Text
 
-from wallaroo_spark.cli.common import set_up_logging
+from wallaroo_spark.cli.common import logs_above
 from wallaroo_spark.cli.send.inputs import STDIN, SendInput, standard_input_is_terminal
 from wallaroo_spark.texts import count, size
 
@@ -56,19 +55,24 @@ class InputProgress:
     outcome: str = ""
     """``done``, ``failed``, or empty while it is being sent."""
 
-    @property
-    def shown(self) -> str:
-        """Its name in the JSON: ``-`` for standard input."""
-        return STDIN if self.size is None and not self.replayable else self.name
+    def take(self, counts: FeedProgress | FeedResult) -> None:
+        """Its counts have changed."""
+        self.messages, self.bytes, self.acknowledged = counts.messages, counts.bytes, counts.acknowledged
+
+    def to_json(self) -> dict[str, Any]:
+        """Its counts; the name of standard input is ``-``."""
+        name = STDIN if self.size is None and not self.replayable else self.name
+        return {"file": name, "messages": self.messages, "bytes": self.bytes, "acknowledged": self.acknowledged}
 
 
-class SendView:
+class SendView(contextlib.ExitStack):
     """Prints a line every ``every`` seconds; to standard error if ``as_json``, as the JSON goes to standard output."""
 
     def __init__(self, inputs: Sequence[SendInput], every: float, as_json: bool) -> None:
-        self.inputs = {
-            one.source.name: InputProgress(one.source.name, one.size, one.source.replayable) for one in inputs
-        }
+        super().__init__()
+        self.inputs: dict[str, InputProgress] = {}
+        for one in inputs:
+            self.add(one)
         self._every = every
         self._as_json = as_json
         self._began = time.monotonic()
@@ -76,28 +80,23 @@ class SendView:
         self._waits = ""
 
     def __enter__(self) -> Self:
-        set_up_logging()
+        self.callback(self.summarize)
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.summarize()
-
     def add(self, one: SendInput) -> None:
-        """A file has appeared."""
+        """An input at the beginning, or a file that has appeared."""
         name = one.source.name
         self.inputs[name] = InputProgress(name, one.size, one.source.replayable)
 
     def progressed(self, progress: FeedProgress) -> None:
         """An input has advanced; called by the connector."""
-        state = self.inputs[progress.name]
-        state.messages, state.bytes, state.acknowledged = progress.messages, progress.bytes, progress.acknowledged
-        state.sent = progress.sent
+        self.inputs[progress.name].take(progress)
+        self.inputs[progress.name].sent = progress.sent
 
     def finished(self, name: str, result: FeedResult) -> None:
         """An input is sent and acknowledged to its end."""
-        state = self.inputs[name]
-        state.messages, state.bytes, state.acknowledged = result.messages, result.bytes, result.acknowledged
-        state.outcome = "done"
+        self.inputs[name].take(result)
+        self.inputs[name].outcome = "done"
 
     def failed(self, name: str) -> None:
         """An input could not be sent to its end."""
@@ -136,15 +135,7 @@ class SendView:
             "messages": sum(state.messages for state in states),
             "bytes": sum(state.bytes for state in states),
             "complete": all(state.outcome == "done" for state in states),
-            "files": [
-                {
-                    "file": state.shown,
-                    "messages": state.messages,
-                    "bytes": state.bytes,
-                    "acknowledged": state.acknowledged,
-                }
-                for state in states
-            ],
+            "files": [state.to_json() for state in states],
         }
 
     def _total(self) -> str:
@@ -161,7 +152,6 @@ class BarView(SendView):
     """Draws a bar for each input: acknowledged bytes, bytes a second, and the reason why sending waits."""
 
     def __init__(self, inputs: Sequence[SendInput], every: float, as_json: bool, console: Console) -> None:
-        super().__init__(inputs, every, as_json)
         self._console = console
         self._bars = Bars(
             TextColumn("{task.description}", markup=False),
@@ -173,23 +163,17 @@ class BarView(SendView):
             expand=True,
             transient=True,
         )
-        self._tasks = {
-            state.name: self._bars.add_task(_shortened(state.name), total=state.size or None, amount="", waits="")
-            for state in self.inputs.values()
-        }
+        self._tasks: dict[str, TaskID] = {}
+        super().__init__(inputs, every, as_json)
 
     def __enter__(self) -> Self:
-        set_up_logging(RichHandler(console=self._console, show_path=False, log_time_format="%H:%M:%S"))
-        self._bars.start()
+        super().__enter__()
+        self.enter_context(logs_above(self._console))
+        self.enter_context(self._bars)
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._bars.stop()
-        logging.getLogger("wallaroo_spark").handlers.clear()
-        super().__exit__()
-
     def add(self, one: SendInput) -> None:
-        """A file has appeared: a bar more."""
+        """An input more, with a bar."""
         super().add(one)
         name = one.source.name
         self._tasks[name] = self._bars.add_task(_shortened(name), total=one.size or None, amount="", waits="")

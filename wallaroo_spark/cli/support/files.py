@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import click
 
 import wallaroo_spark
+from wallaroo_spark.cli.common import print_result
 from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.texts import count
@@ -30,16 +29,10 @@ def home() -> Path:
 
 def names() -> list[str]:
     """The names of all files, as errors and pages cite them."""
-    return sorted(_names(home()))
-
-
-def _names(folder: Path) -> Iterator[str]:
-    if (folder / README).is_file():
-        yield README
-    for path in (path for name in FOLDERS for path in (folder / name).rglob("*")):
-        name = str(path.relative_to(folder))
-        if path.is_file() and not name.startswith(LEFT_OUT) and "__pycache__" not in name:
-            yield name
+    folder = home()
+    paths = [folder / README, *(path for name in FOLDERS for path in (folder / name).rglob("*"))]
+    found = [str(path.relative_to(folder)) for path in paths if path.is_file()]
+    return sorted(name for name in found if not name.startswith(LEFT_OUT) and "__pycache__" not in name)
 
 
 @verb()
@@ -73,15 +66,12 @@ def files(
     chosen = [one for matching in found.values() for one in matching] if wanted else known
     if target is not None:
         copied = _copy(chosen, target)
-        said = f"Copied {count(len(copied), 'file')} to {target}."
-        click.echo(json.dumps({"copied": copied}) if as_json else said)
-    elif as_json:
-        click.echo(json.dumps({"files": chosen}))
-    elif wanted:
+        print_result(as_json, {"copied": copied}, f"Copied {count(len(copied), 'file')} to {target}.")
+    elif as_json or not wanted:
+        print_result(as_json, {"files": chosen}, "\n".join(known))
+    else:
         for name in chosen:
             click.echo((home() / name).read_text(encoding="utf-8", errors="replace"), nl=False)
-    else:
-        click.echo("\n".join(known))
 
 
 def _plain(name: str) -> str:

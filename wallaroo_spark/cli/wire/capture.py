@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import queue
-import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import click
 
-from wallaroo_spark.cli.common import INTERRUPTED, listen_address
-from wallaroo_spark.cli.signals import on_signals
+from wallaroo_spark.cli.common import listen_address, print_result
+from wallaroo_spark.cli.signals import exit_after_interrupt, on_signals
 from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.errors import WallarooError, one_line
 from wallaroo_spark.texts import count, size
@@ -137,17 +135,14 @@ def capture(
         )
         if trouble:
             proxy.become(TROUBLES[trouble])
-        if as_json:
-            shown = {"listening": proxy.address, "to": to, "file": None if file is None else str(file)}
-            click.echo(json.dumps(shown))
-        else:
-            click.echo(f"Listening on {proxy.address}, passing on to {to}, recording {file or 'nothing'}")
+        shown = {"listening": proxy.address, "to": to, "file": None if file is None else str(file)}
+        line = f"Listening on {proxy.address}, passing on to {to}, recording {file or 'nothing'}"
+        print_result(as_json, shown, line)
         ended = _wait(events)
     if isinstance(ended, WallarooError):
         raise ended
     _say_total(proxy, recorder, as_json)
-    if ended == signal.SIGINT:
-        raise click.exceptions.Exit(INTERRUPTED)
+    exit_after_interrupt(ended)
 
 
 def _wait(events: queue.SimpleQueue[int | WallarooError]) -> int | WallarooError:
@@ -163,14 +158,9 @@ def _wait(events: queue.SimpleQueue[int | WallarooError]) -> int | WallarooError
 
 
 def _say_total(proxy: Proxy, recorder: Recorder | None, as_json: bool) -> None:
-    if as_json:
-        sent = None if recorder is None else {str(end): recorder.sent[end] for end in End}
-        click.echo(json.dumps({"connections": proxy.connections, "recorded_bytes": sent}))
-        return
+    sent = None if recorder is None else {str(end): recorder.sent[end] for end in End}
     text = count(proxy.connections, "connection")
     if recorder is not None:
-        text += (
-            f", {size(recorder.sent[End.CONNECTOR])} of the connector and {size(recorder.sent[End.WORKER])} of "
-            f"the worker are in {recorder.path}"
-        )
-    click.echo(text)
+        of_connector, of_worker = size(recorder.sent[End.CONNECTOR]), size(recorder.sent[End.WORKER])
+        text += f", {of_connector} of the connector and {of_worker} of the worker are in {recorder.path}"
+    print_result(as_json, {"connections": proxy.connections, "recorded_bytes": sent}, text)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import click
 
+from wallaroo_spark.cli.common import print_result
 from wallaroo_spark.cli.send.options import ConnectionOptions
 from wallaroo_spark.cli.signals import run_until_sigterm
 from wallaroo_spark.cli.verbs import Json, verb
+from wallaroo_spark.connector import Connector
 from wallaroo_spark.texts import count
-
-if TYPE_CHECKING:
-    from wallaroo_spark.wiretap.replay import RecordedConnector, ReplayTotals
+from wallaroo_spark.wiretap.recording import read
+from wallaroo_spark.wiretap.replay import RecordedConnector, Replay, ReplayTotals
 
 
 @verb()
@@ -56,9 +56,6 @@ def replay(
         wallaroo-spark replay shop.capture --to worker-1:7100 --cookie env:COOKIE
         wallaroo-spark replay shop.capture --to worker-1:7100 --pace 1 --instance again-1
     """
-    from wallaroo_spark.connector import Connector
-    from wallaroo_spark.wiretap.recording import read
-    from wallaroo_spark.wiretap.replay import Replay
 
     def connect(recorded: RecordedConnector) -> Connector:
         return Connector(
@@ -74,7 +71,7 @@ def replay(
     with contextlib.ExitStack() as stack:
         events = read([stack.enter_context(path.open("rb")) for path in files])
         totals = run_until_sigterm(Replay(events, connect, pace=pace, instance=instance, connection=connection).run())
-    click.echo(json.dumps(dataclasses.asdict(totals)) if as_json else _as_text(totals))
+    print_result(as_json, dataclasses.asdict(totals), _as_text(totals))
 
 
 def _as_text(totals: ReplayTotals) -> str:
