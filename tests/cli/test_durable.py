@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -22,6 +23,7 @@ from tests.waiting import SECONDS, until
 from wallaroo_spark.api.limits import EVENT_BYTES
 from wallaroo_spark.cli.main import cli
 from wallaroo_spark.client import Event
+from wallaroo_spark.client.bulk.window import BulkWindow
 from wallaroo_spark.streams.places import history_of
 from wallaroo_spark.streams.rows import HISTORY
 
@@ -247,3 +249,33 @@ async def test_a_file_that_is_published_again_after_an_error_has_the_same_ids(
     assert [one.rpartition(":")[0] for one in first] == ["orders.jsonl:1", "orders.jsonl:2", "orders.jsonl:3"]
     assert not set(first) & set(new)
     assert (corrected[:2], corrected[2] == first[2]) == (first[:2], False)
+
+
+async def test_whole_events_of_a_file_that_have_no_id_have_the_same_one_each_time(
+    gateway: FakeGateway, tmp_path: Path
+) -> None:
+    file = tmp_path / "orders.jsonl"
+    file.write_text('{"type": "t"}\n{"type": "t", "id": "own"}\n', encoding="utf-8")
+    publish = ("publish", "shop/orders", "--cloudevents", "--partition", "0", "--json", str(file))
+
+    first, again = (await run(gateway, *publish), await run(gateway, *publish))
+
+    assert first.stdout == again.stdout
+    ids = [json.loads(line)["id"] for line in first.stdout.splitlines()]
+    assert (ids[0].rpartition(":")[0], ids[1]) == ("orders.jsonl:1", "own")
+
+
+async def test_a_publish_that_has_failed_says_by_which_ids_it_can_be_repeated(
+    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(window: BulkWindow) -> Any:
+        raise RuntimeError("no request")
+
+    monkeypatch.setattr(BulkWindow, "next_request", broken)
+    common = ("publish", "shop/orders", "--type", "t")
+
+    of_data = await run(gateway, *common, "--data", "1", status=1)
+    of_lines = await run(gateway, *common, stdin=b"1\n", status=1)
+
+    assert re.search(r"publish them again with the same ids \(--id [0-9a-f-]{36}\)", of_data.output), of_data.output
+    assert "those of these lines are random, so lines that are published again may be written twice" in of_lines.output

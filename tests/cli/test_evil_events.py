@@ -93,3 +93,13 @@ async def test_a_whole_event_that_cannot_be_is_named_and_the_others_are_publishe
     assert len(kept) + len(refused) == len(lines)
     assert kept[-1].id == "last"
     assert all(line.isprintable() and len(line) < 1000 for line in refused)
+
+
+async def test_arguments_that_are_not_utf_8_are_sent_or_refused(gateway: FakeGateway) -> None:
+    call = await run(gateway, "call", "shop/price", "--data", "\udcff", status=1)
+    key = await run(gateway, "publish", "shop/orders", "--type", "t", "--data", "1", "--key", "\udcff", status=1)
+    source = await run(gateway, "publish", "shop/orders", "--type", "t", "--data", "1", "--source", "\udcff", status=1)
+
+    assert "nothing serves shop/price" in call.output
+    assert "[invalid-text]" in key.output
+    assert "[invalid-text]" in source.output

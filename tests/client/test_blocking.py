@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests import evil_values as evil
 from tests.client.fake_gateway import FakeGateway
 from tests.client.test_client import SOON
 from tests.waiting import SECONDS, until
@@ -77,6 +78,9 @@ async def test_a_program_of_stages_ends_in_one_line(gateway: FakeGateway, number
         ({"address": "a"}, "address 'a' has no port"),
         ({"address": 7}, "setting address: 7 is not a str or a list of str"),
         ({"address": "a:1", "source": ""}, "source is empty"),
+        ({"address": "a:1", "source": evil.LONE}, "source '.*' has a lone surrogate"),
+        ({"address": "a:1", "token": "wst_\u00fc"}, "the token has a character that is not printable ASCII"),
+        ({"address": "a:1", "token": "wst_1\nwst_2"}, "the token has a character that is not printable ASCII"),
         ({"address": "a:1", "key": "k.pem"}, "TLS key k.pem has no certificate"),
         ({"address": "a:1", "retry": 3}, "setting retry: 3 is not a Backoff"),
     ],
@@ -99,7 +103,9 @@ def test_arguments_that_cannot_work_are_refused_before_anything_is_sent() -> Non
                 "durability is 'no'; give 'committed'",
             ),
             (lambda: client.publish("shop/orders", Event("a"), key=b"x"), "key is a str, and this one is bytes"),  # type: ignore[arg-type]  # the mistake
+            (lambda: client.publish("shop/orders", Event("a"), key=evil.LONE), "key '.*' has a lone surrogate"),
             (lambda: client.publish("shop/orders", Event("a"), delay=-1), "delay is -1 seconds; give 0 or more"),
+            (lambda: client.consume("shop/orders", start=1 << 63), "start is the offset 9223372036854775808; offsets"),
             (lambda: client.consume("shop/orders", group="a b"), "group 'a b': use 1 to 100 letters"),
             (lambda: client.consume("shop/orders", start="first"), "start is 'first'; give 'latest' or 'beginning'"),
             (lambda: client.consume("shop/orders", max_events=0), "max_events is 0; give 1 or more"),
@@ -110,6 +116,8 @@ def test_arguments_that_cannot_work_are_refused_before_anything_is_sent() -> Non
             (lambda: stage("fulfil", "charge"), "pipeline 'fulfil': namespace/name"),
             (lambda: stage("shop/fulfil", "charge")(7), "function is a function, and this one is int"),  # type: ignore[arg-type]  # the mistake
             (lambda: client.cancel("shop/fulfil", 0, 0), "instance is 0; give 1 or more"),
+            (lambda: client.take_away("shop/fulfil", 0, 1 << 63), "instance is 9223372036854775808; give 1 or more"),
+            (lambda: client.take_away("shop/fulfil", 0, 1, evil.LONE), "stage '.*': use 1 to 100 letters"),
         ):
             with pytest.raises((ConfigurationError, LocalProtocolError), match=said):
                 wrong()

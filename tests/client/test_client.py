@@ -114,7 +114,8 @@ async def test_tls_with_certificates_of_both_sides(gateway: FakeGateway, pems: P
 async def test_an_instance_is_cancelled(gateway: FakeGateway) -> None:
     async with client_of(gateway) as client:
         await client.cancel("shop/fulfil", 1, 17)
-    assert gateway.memory.cancelled == [("shop/fulfil", 1, 17)]
+        await client.cancel("shop/fulfil", 1, 1 << 40, timeout=float("inf"))
+    assert gateway.memory.cancelled == [("shop/fulfil", 1, 17), ("shop/fulfil", 1, 1 << 40)]
 
 
 async def test_the_schema_is_described(gateway: FakeGateway) -> None:

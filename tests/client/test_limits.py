@@ -82,14 +82,17 @@ async def test_a_served_function_that_ends_the_program_is_the_error_of_its_call_
     def quote(call: ServedCall) -> int:
         if call.event.value == "bad":
             sys.exit(3)
-        return 1
+        return 1 if call.event.value == "good" else next(iter(()))
 
     async with AsyncClient(gateway.address, retry=SOON) as client:
         serving = asyncio.create_task(client.serve("shop/quote", quote))
         await until(lambda: "shop/quote" in gateway.servers)
         with pytest.raises(PipelineError, match="SystemExit"):
             await client.call("shop/quote", Event("t", "bad"))
-        assert (await client.call("shop/quote", Event("t", "good"))).value == 1
+        with pytest.raises(PipelineError, match="StopIteration"):
+            await client.call("shop/quote", Event("t", "empty"))
+        # A limit that gRPC would take for one that is over.
+        assert (await client.call("shop/quote", Event("t", "good"), timeout=float("inf"))).value == 1
         client.stop()
         await serving
 

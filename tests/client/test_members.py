@@ -164,7 +164,7 @@ async def test_a_function_has_the_event_and_the_outputs_of_other_stages(gateway:
 async def test_an_error_of_a_function_gives_the_work_back(
     gateway: FakeGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
-    errors = iter([ValueError("no"), Again("not yet", delay=2), TypeError("output")])
+    errors = iter([ValueError("no"), Again("not yet", delay=2), TypeError("output"), StopIteration()])
     gateway.memory.offer("shop/fulfil", "charge", 1, Event("a", 1))
 
     def charge(work: StageWork) -> Any:
@@ -183,7 +183,33 @@ async def test_an_error_of_a_function_gives_the_work_back(
 
     assert gateway.memory.nacks[:2] == [(0, "ValueError: no"), (2000, "not yet")]
     assert "an output is bytes, a str or a value that JSON can express" in gateway.memory.nacks[2][1]
+    assert gateway.memory.nacks[3:] == [(0, "RuntimeError: StopIteration: ")]
     assert "instance 1 of partition 0> failed and is given back: ValueError: no" in caplog.text
+
+
+async def test_a_delay_of_any_length_gives_the_work_back(gateway: FakeGateway) -> None:
+    class Unready(Again):
+        def __init__(self) -> None:
+            """Without that of the class behind it."""
+
+    errors = iter([Again("later", delay=1e300), Unready()])
+    gateway.memory.offer("shop/fulfil", "charge", 1, Event("a", 1))
+
+    def charge(work: StageWork) -> str:
+        if error := next(errors, None):
+            raise error
+        return "done"
+
+    client, working = works_on(gateway, charge)
+    async with client:
+        await client.publish("shop/orders", Event("a", 1), partition=0)
+        deliveries = client.consume("shop/orders", group="billing", start="beginning")
+        await (await anext(deliveries)).nack(1e300)
+        await until(lambda: gateway.memory.outputs)
+    await working
+
+    longest = 1 << 62
+    assert sorted(gateway.memory.nacks) == [(0, "Unready: "), (longest, ""), (longest, "later")]
 
 
 async def test_works_of_a_stage_run_at_the_same_time_up_to_its_concurrency(gateway: FakeGateway) -> None:

@@ -13,6 +13,7 @@ from tests.gateway.shop import SHOP
 from tests.waiting import SECONDS
 from wallaroo_spark.api.limits import EVENT_BYTES
 from wallaroo_spark.client import AsyncClient, Backoff, Client, Event, PublishedEvent, RefusedEvent
+from wallaroo_spark.client.bulk.window import BulkWindow
 from wallaroo_spark.errors import ArgumentTypeError, ConfigurationError, PipelineError, TransportError
 from wallaroo_spark.testing.memory_application import MemoryApplication, serving
 
@@ -116,6 +117,18 @@ async def test_an_error_of_the_iterable_comes_after_the_events_before_it(gateway
             await published(client, events(), found)
 
     assert [one.index for one in found] == list(range(5))
+
+
+async def test_an_error_of_this_program_ends_the_call_at_once(
+    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(window: BulkWindow) -> Any:
+        raise RuntimeError("no request")
+
+    monkeypatch.setattr(BulkWindow, "next_request", broken)
+    async with AsyncClient(gateway.address, retry=SOON) as client:
+        with pytest.raises(PipelineError, match="RuntimeError: no request; report it"):
+            await published(client, numbered(1))
 
 
 async def test_memory_is_bounded_while_nothing_is_answered(gateway: FakeGateway) -> None:

@@ -10,12 +10,15 @@ from typing import Any
 
 from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.client.events import Event, as_event
-from wallaroo_spark.connector.arguments import check_aware, integer_of, shown, timeout_of, wrong_type
+from wallaroo_spark.connector.arguments import check_aware, integer_of, shown, timeout_of, utf8_of, wrong_type
 from wallaroo_spark.errors import ArgumentTypeError, ArgumentValueError
 
 _PATH = re.compile(r"[A-Za-z0-9_.-]{1,100}/[A-Za-z0-9_.-]{1,100}")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _U32 = (1 << 32) - 1
+LARGEST_OFFSET = (1 << 63) - 1
+_LONGEST_MILLISECONDS = 1 << 62
+"""A longer duration counts as this one, which no gateway waits for and every message has room for."""
 _DURABILITIES = {"committed": pb.COMMITTED, "received": pb.RECEIVED}
 _LOCATIONS = {"latest": pb.StartPoint.LATEST, "beginning": pb.StartPoint.BEGINNING}
 
@@ -62,15 +65,17 @@ def key_of(key: Any) -> str | None:
     """The key that events without one of their own get."""
     if key is not None and not isinstance(key, str):
         raise wrong_type("key is a str", key, "key", "write it as a str")
+    if key is not None:
+        utf8_of(key, "key")
     return key
 
 
-def limited(value: Any, name: str, least: int) -> int:
-    """An integer of 32 bits, from ``least`` on."""
+def limited(value: Any, name: str, least: int, most: int = _U32) -> int:
+    """An integer from ``least`` to ``most``."""
     number = integer_of(value, name)
-    if not least <= number <= _U32:
+    if not least <= number <= most:
         raise ArgumentValueError(
-            f"{name} is {number}; give {least} or more, at most {_U32}", code="option-out-of-range", argument=name
+            f"{name} is {number}; give {least} or more, at most {most}", code="option-out-of-range", argument=name
         )
     return number
 
@@ -83,9 +88,11 @@ def durability_of(durability: Any) -> Any:
 def start_of(start: Any) -> pb.StartPoint:
     """Where a new group begins: ``latest``, ``beginning`` or an offset."""
     if isinstance(start, int) and not isinstance(start, bool):
-        if start < 0:
+        if not 0 <= start <= LARGEST_OFFSET:
             raise ArgumentValueError(
-                f"start is the offset {start}; offsets begin at 1", code="option-out-of-range", argument="start"
+                f"start is the offset {start}; offsets begin at 1, and have 63 bits",
+                code="option-out-of-range",
+                argument="start",
             )
         return pb.StartPoint(location=pb.StartPoint.OFFSET, offset=start)
     return pb.StartPoint(location=_chosen(start, "start", _LOCATIONS, " or an offset"))
@@ -124,4 +131,4 @@ def milliseconds_of(seconds: Any, name: str) -> int:
         raise ArgumentValueError(
             f"{name} is {seconds}; give a number of seconds", code="option-out-of-range", argument=name
         )
-    return round(found * 1000)
+    return round(min(found * 1000, _LONGEST_MILLISECONDS))

@@ -14,7 +14,7 @@ import grpc
 
 from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.client.events import Event
-from wallaroo_spark.client.gateways import Attempts, GatewayConnection, Gateways
+from wallaroo_spark.client.gateways import LONGEST_SECONDS, Attempts, GatewayConnection, Gateways
 from wallaroo_spark.client.refusals import MAYBE_ANSWERED, is_cancelled_itself, refusal, within_limit
 from wallaroo_spark.client.settings import ClientSettings
 from wallaroo_spark.errors import one_line, shown_error
@@ -42,7 +42,8 @@ async def answers(
     ]
     try:
         async with gateways.using(action) as gateway:
-            call = gateway.endpoints.Call(metadata=gateways.metadata, timeout=seconds)
+            limit = min(seconds, LONGEST_SECONDS)
+            call = gateway.endpoints.Call(metadata=gateways.metadata, timeout=limit)
             writing = asyncio.create_task(_write(call, messages))
             try:
                 while (message := await call.read()) is not grpc.aio.EOF:
@@ -195,7 +196,15 @@ class Server:
             async for answer in _steps(self.function(served)):
                 yield answer
         else:
-            yield await asyncio.to_thread(self.function, served)
+            yield await asyncio.to_thread(called, self.function, served)
+
+
+def called(function: Callable[[Any], Any], given: Any) -> Any:
+    """The result of a function in a thread. No future has a StopIteration: what waits for it would wait for ever."""
+    try:
+        return function(given)
+    except StopIteration as error:
+        raise RuntimeError(shown_error(error)) from error
 
 
 async def _steps(generator: Generator[Any, None, None]) -> AsyncIterator[Any]:

@@ -19,7 +19,16 @@ import grpc
 
 from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.api.limits import EVENTS, GROUP_EVENTS, STAGE_DELIVERIES
-from wallaroo_spark.client.arguments import events_of, iterable_of, key_of, limited, name_of, path_of, start_of
+from wallaroo_spark.client.arguments import (
+    LARGEST_OFFSET,
+    events_of,
+    iterable_of,
+    key_of,
+    limited,
+    name_of,
+    path_of,
+    start_of,
+)
 from wallaroo_spark.client.bulk.publishing import OnRefused, PublishedEvents
 from wallaroo_spark.client.bulk.window import BulkWindow
 from wallaroo_spark.client.calls import ServedCall, Server, answers
@@ -225,7 +234,9 @@ class AsyncClient:
         self, pipeline: str, partition: int, instance: int, stage: str = "", *, timeout: float | None = None
     ) -> None:
         """Take the deliveries of an instance away from the workers that have them; others are given them."""
-        request = pb.TakeAwayRequest(**_instance_of(pipeline, partition, instance), stage=stage)
+        request = pb.TakeAwayRequest(
+            **_instance_of(pipeline, partition, instance), stage=name_of(stage, "stage") if stage else ""
+        )
         action = f"take instance {instance} of {pipeline} away"
         await self._gateways.call(action, lambda one: one.pipelines.TakeAway, request, timeout)
 
@@ -372,5 +383,5 @@ def _instance_of(pipeline: str, partition: int, instance: int) -> dict[str, Any]
     return {
         "pipeline": path_of(pipeline, "pipeline"),
         "partition": limited(partition, "partition", 0),
-        "instance": limited(instance, "instance", 1),
+        "instance": limited(instance, "instance", 1, LARGEST_OFFSET),
     }

@@ -307,11 +307,11 @@ def _is_json(value: Any) -> bool:
     return True
 
 
-def from_structured(text: str | bytes | dict[str, Any], where: str) -> Event:
+def from_structured(text: str | bytes | dict[str, Any], where: str, id: str = "") -> Event:
     """The event of a JSON object; ``where`` names it in errors.
 
-    ``id`` and ``source`` may be missing: the id is random then, and the source is the client's. Raises
-    :class:`ArgumentValueError` and :class:`ArgumentTypeError`.
+    ``id`` and ``source`` may be missing: the id is that argument then, or random, and the source is the client's.
+    Raises :class:`ArgumentValueError` and :class:`ArgumentTypeError`.
     """
     try:
         found = dict(text) if isinstance(text, dict) else load_json(text)
@@ -322,6 +322,8 @@ def from_structured(text: str | bytes | dict[str, Any], where: str) -> Event:
         if "type" not in found:
             raise ValueError("it has no type")
         values: dict[str, Any] = {name: found.pop(name) for name in ("id", "source", *_OPTIONAL) if name in found}
+        if id:
+            values.setdefault("id", id)
         if "time" in found:
             values["time"] = datetime.fromisoformat(found.pop("time"))
         data = found.pop("data", None)

@@ -32,6 +32,8 @@ log = one_line(logging.getLogger("wallaroo_spark.client"))
 
 WORD_SECONDS = 1.0
 """Seconds without a connection after which the log says so. A choice: a person waits that long without wondering."""
+LONGEST_SECONDS = 1e9
+"""The longest limit of a request: gRPC takes one of some 300 years, or without an end, for one that is over."""
 OPTIONS: tuple[tuple[str, Any], ...] = (
     # Each connection is its own, so a new attempt is not held back by the back-off of an earlier one.
     ("grpc.use_local_subchannel_pool", 1),
@@ -159,7 +161,7 @@ class Gateways:
             try:
                 async with self.using(action) as gateway:
                     left = max(0.001, deadline - time.monotonic())
-                    return await method(gateway)(request, metadata=self.metadata, timeout=left)
+                    return await method(gateway)(request, metadata=self.metadata, timeout=min(left, LONGEST_SECONDS))
             except grpc.aio.AioRpcError as error:
                 if not may_try_again(error):
                     raise refusal(error, action, late) from error

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from wallaroo_spark.connector.arguments import utf8_of
 from wallaroo_spark.connector.backoff import Backoff
 from wallaroo_spark.errors import ArgumentTypeError, ConfigurationError
 from wallaroo_spark.options import resolve_secret
@@ -74,6 +75,7 @@ class ClientSettings:
             raise ConfigurationError(
                 "source is empty, and every event has one; give a URI such as /shop/web", code="option-missing"
             )
+        utf8_of(self.source, "source")
         if self.key and not self.certificate:
             raise ConfigurationError(
                 f"TLS key {self.key} has no certificate; give the certificate's file too", code="tls-files"
@@ -96,6 +98,17 @@ class ClientSettings:
         return self.tls or bool(self.ca or self.certificate)
 
     def resolved(self) -> ClientSettings:
-        """A copy with the secrets resolved from ``env:`` or ``file:``."""
+        """A copy with the secrets resolved from ``env:`` or ``file:``.
+
+        Raises :class:`ConfigurationError`, also for a token that no request can have with it.
+        """
         registry = None if self.registry is None else resolve_secret(self.registry)
-        return dataclasses.replace(self, token=resolve_secret(self.token), registry=registry)
+        token = resolve_secret(self.token)
+        if not (token.isascii() and token.isprintable()):
+            raise ConfigurationError(
+                "the token has a character that is not printable ASCII; give the text that wallaroo-spark token create "
+                "has printed",
+                code="invalid-text",
+                option="token",
+            )
+        return dataclasses.replace(self, token=token, registry=registry)

@@ -14,6 +14,7 @@ from typing import Any
 
 from wallaroo_spark.api.limits import STAGE_DELIVERIES
 from wallaroo_spark.client.arguments import limited, milliseconds_of, name_of, path_of
+from wallaroo_spark.client.calls import called
 from wallaroo_spark.client.members import Membership, StageWork
 from wallaroo_spark.client.refusals import is_cancelled_itself
 from wallaroo_spark.connector.arguments import callable_of, wrong_type
@@ -43,10 +44,12 @@ class StageFunction:
 class Again(Exception):
     """Raised by a stage's function to have the work delivered again, after ``delay`` seconds at the earliest."""
 
+    delay: float | timedelta = 0
+    """Seconds, or a timedelta. Also of a class made of this one that does not call its constructor."""
+
     def __init__(self, reason: str = "", delay: float | timedelta = 0) -> None:
         super().__init__(reason)
         self.delay = delay
-        """Seconds, or a timedelta."""
         milliseconds_of(delay, "delay")
 
 
@@ -142,5 +145,5 @@ class StageWorker:
         if inspect.iscoroutinefunction(one.function):
             return await one.function(work)
         loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self._threads, functools.partial(one.function, work))
+        found = await loop.run_in_executor(self._threads, called, one.function, work)
         return await found if inspect.isawaitable(found) else found

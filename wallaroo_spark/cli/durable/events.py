@@ -13,7 +13,7 @@ import click
 
 from wallaroo_spark.cli.durable.connecting import GatewayOptions, event_as_json, shown_data, start_of_text
 from wallaroo_spark.cli.verbs import Json, verb
-from wallaroo_spark.errors import ConfigurationError, printable
+from wallaroo_spark.errors import ConfigurationError, WallarooError, printable
 from wallaroo_spark.texts import count
 
 if TYPE_CHECKING:
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 LONGEST_NAME = 60
 """Most characters of a file's name in the id of an event. A choice that keeps ids short."""
+_RANDOM = (
+    "those of these lines are random, so lines that are published again may be written twice; lines of a file have the "
+    "same ids each time"
+)
 
 
 @verb()
@@ -46,9 +50,9 @@ def publish(
 
     A line that is JSON has the content type of JSON, and text otherwise. Events are written in the order of the lines.
     Many requests are sent at once on one connection. When it is lost, events without an answer are sent again, and are
-    written once. The id of an event is its file, its line and a hash, so a file that is published again after an error
-    writes each event once; lines of standard input have random ids. A line that is refused is named on standard error,
-    the others are published, and the exit status is 1.
+    written once. The id of an event that has none is its file, its line and a hash, so a file that is published again
+    after an error writes each event once; lines of standard input have random ids. A line that is refused is named on
+    standard error, the others are published, and the exit status is 1.
 
     Options:
         --type TYPE: Type of the events.
@@ -91,9 +95,11 @@ def publish(
         refuse(names.popleft() if names else "--data", one.error.message)
 
     if data is not None:
-        events = _of_data(kind, data, id_)
+        one_event = _of_data(kind, data, id_)
+        events, ids = iter([one_event]), f"--id {one_event.id}"
     else:
         events = _of_files(files, kind, cloudevents, names, not new_ids, refuse)
+        ids = "" if cloudevents or (files and not new_ids) else _RANDOM
     how: dict[str, Any] = {
         "partition": partition,
         "durability": durability,
@@ -102,13 +108,18 @@ def publish(
         "batch": batch,
     }
     with Client(**settings, source=source) as client:
-        for one in client.publish_many(stream, events, on_refused=tell, **how):
-            published += 1
-            if names:
-                names.popleft()
-            if as_json and one.place is not None:
-                place = {"partition": one.place.partition, "offset": one.place.offset}
-                click.echo(json_line({"id": one.event.id, **place}))
+        try:
+            for one in client.publish_many(stream, events, on_refused=tell, **how):
+                published += 1
+                if names:
+                    names.popleft()
+                if as_json and one.place is not None:
+                    place = {"partition": one.place.partition, "offset": one.place.offset}
+                    click.echo(json_line({"id": one.event.id, **place}))
+        except WallarooError as error:
+            if "answered" not in error.fields or not ids:
+                raise
+            raise type(error)(f"{error.message} ({ids})", code=error.code, **error.fields) from error
     if not as_json:
         click.echo(f"Published {count(published, 'event')} to {stream}.")
     if refused:
@@ -116,11 +127,11 @@ def publish(
         raise click.exceptions.Exit(1)
 
 
-def _of_data(kind: str, data: str, id_: str) -> Iterator[Event]:
+def _of_data(kind: str, data: str, id_: str) -> Event:
     from wallaroo_spark.client import Event
 
     payload = _payload(data.encode("utf-8", "surrogateescape"))
-    yield Event(kind, **payload, id=id_) if id_ else Event(kind, **payload)
+    return Event(kind, **payload, id=id_) if id_ else Event(kind, **payload)
 
 
 def _of_files(
@@ -147,7 +158,7 @@ def _of_files(
             name = f"{path}, line {number}"
             own: dict[str, Any] = {"id": _id(path, number, text)} if numbered and os.path.isfile(path) else {}
             try:
-                event = from_structured(text, name) if whole else Event(kind, **_payload(text), **own)
+                event = from_structured(text, name, **own) if whole else Event(kind, **_payload(text), **own)
             except ConfigurationError as error:
                 refuse(name, error.message)
                 continue

@@ -229,7 +229,7 @@ def call(
     """
     from wallaroo_spark.client import Event
 
-    payload = sys.stdin.buffer.read() if data == "-" else data.encode()
+    payload = sys.stdin.buffer.read() if data == "-" else data.encode("utf-8", "surrogateescape")
     with gateways.client() as client:
         for answer in client.call_stream(endpoint, Event(kind, value_of(payload)), timeout=timeout):
             click.echo(event_as_json(answer) if as_json else shown_data(answer))

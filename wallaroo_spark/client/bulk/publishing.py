@@ -219,7 +219,7 @@ class PublishedEvents(AsyncIterator[PublishedEvent]):
                 call = gateway.streams.PublishMany(metadata=self.gateways.metadata)
                 sending = asyncio.create_task(self._send(call))
                 try:
-                    await self._read(call)
+                    await self._read(call, sending)
                 finally:
                     call.cancel()
                     await end_tasks(sending)
@@ -237,7 +237,7 @@ class PublishedEvents(AsyncIterator[PublishedEvent]):
         return None
 
     async def _send(self, call: Any) -> None:
-        """Send requests; an error of the connection is seen by the side that reads."""
+        """Send requests. An error of the connection is that of the side that reads, too."""
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             while True:
                 self._sleep()
@@ -254,12 +254,15 @@ class PublishedEvents(AsyncIterator[PublishedEvent]):
                     if idle:
                         self._begin_to_wait()
 
-    async def _read(self, call: Any) -> None:
-        """Take answers until the gateway ends the call."""
+    async def _read(self, call: Any, sending: asyncio.Task[None]) -> None:
+        """Take answers until the gateway ends the call, or ``sending`` fails by an error of this program."""
         reading = asyncio.ensure_future(call.read())
         try:
             while True:
-                await asyncio.wait({reading}, timeout=_LOOK_SECONDS)
+                waited = {reading} if sending.done() else {reading, sending}
+                await asyncio.wait(waited, timeout=_LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                if sending.done() and not sending.cancelled() and (error := sending.exception()) is not None:
+                    raise error
                 if not reading.done():
                     self._say_that_it_waits()
                     if self.window.unanswered and time.monotonic() >= self._progress + self.seconds:
