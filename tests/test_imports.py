@@ -65,6 +65,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "checkpoint.power_loss",
         "runtime.data_sources",
         "runtime.logs",
+        "runtime.python_tasks",
     ),
     "receiver": (
         "transport",
@@ -88,6 +89,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "storage",
         "sidecar",
         "checkpoint",
+        "runtime.python_tasks",
         "runtime.spark_checks",
     ),
     "pubsub": (
@@ -102,7 +104,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "pipelines": ("api.limits", "sidecar", "storage", "yaml_reader"),
     "api": (),
-    "streams": ("sidecar", "storage", "checkpoint", "pipelines"),
+    "streams": ("sidecar", "storage", "checkpoint", "pipelines", "runtime.python_tasks"),
     "engine": (
         "registry",
         "storage",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.errors import SinkError, one_line
+from wallaroo_spark.runtime.python_tasks import TASK_PROCESS
 from wallaroo_spark.runtime.spark_checks import classic_context
 from wallaroo_spark.sidecar.task_access import require_reach
 from wallaroo_spark.sinks.interface import Sink, checked_name
@@ -108,6 +109,7 @@ def run_partitions(sink: Sink, df: DataFrame, batch: int) -> list[Vote]:
         import pyarrow as pa
         from pyspark import TaskContext
 
+        TASK_PROCESS.prepare()
         context = TaskContext.get()
         assert context is not None
         cast = vote(sink, batch, context.partitionId(), rows, context.attemptNumber())

@@ -4,16 +4,13 @@ Spark calls ``latestOffset`` about 80 times a second, so the answer comes from h
 a worker for the first time; a worker that is known is also asked while the registry is away.
 Source: ``docs/spark.md``; ``docs/architecture.md#rules``, rule 4.
 
-What a process of the source keeps between batches: its clients of workers, and a garbage collector that skips the
-objects of its modules.
+What a process of the source keeps between batches: its clients of workers.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -331,25 +328,3 @@ class KeptClients:
 
 KEPT = KeptClients()
 """The kept clients of this process."""
-
-
-class LoadedCode:
-    """The objects that modules have made when they were loaded. They live as long as the process."""
-
-    def __init__(self) -> None:
-        self._modules = 0
-
-    def set_aside(self) -> None:
-        """Exclude all objects that exist now from garbage collection. Does nothing while no more modules are loaded.
-
-        After each task, PySpark's daemon runs a full collection in the task's process before the process takes the next
-        task. That collection visits each object of each module that Spark, Arrow and this package have loaded, and
-        frees hardly any of them.
-        """
-        if len(sys.modules) != self._modules:
-            self._modules = len(sys.modules)
-            gc.freeze()
-
-
-LOADED_CODE = LoadedCode()
-"""The loaded code of this process."""

@@ -31,10 +31,11 @@ from wallaroo_spark.options import Options, resolve_secret
 from wallaroo_spark.references import Leaving, PlannedRange, Reference, References, StreamKey, ranges, slot_of_ephemeral
 from wallaroo_spark.registry import NO_QUERY, QUERY_STARTS, Registry
 from wallaroo_spark.runtime.logs import LogSettings, least_level, log_to_stderr, secrets_of
+from wallaroo_spark.runtime.python_tasks import TASK_PROCESS
 from wallaroo_spark.sidecar.forgetting import Decision, Forgetting, PlanClock, dwell_seconds, merged
 from wallaroo_spark.sidecar.plan_files import PlanFiles, local_checkpoint, plans_at
 from wallaroo_spark.source.available_now import AvailableNow
-from wallaroo_spark.source.fleet_view import LOADED_CODE, FleetView
+from wallaroo_spark.source.fleet_view import FleetView
 from wallaroo_spark.source.leader_election import LeaderElection, followed
 from wallaroo_spark.source.plan_book import RETRY_SECONDS, PlanBook
 from wallaroo_spark.source.planner import Limits, NothingToRead, Plan, slot_of
@@ -407,8 +408,8 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, RangePartition)
         _refuse_another_query(partition)
         options = partition.options
+        TASK_PROCESS.prepare()
         if TaskContext.get() is not None:
-            LOADED_CODE.set_aside()
             hidden = secrets_of(options.registry, options.token)
             log_to_stderr(LogSettings(options.receiver, least_level(options.log_level, ""), options.log_format, hidden))
         return read_ranges(partition, lambda: Registry(options.registry, options.receiver, attempts=1))

@@ -23,6 +23,7 @@ from wallaroo_spark.pipelines.controller.messages.instructions import Instructio
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.controller.stored.encoding import decode
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
+from wallaroo_spark.runtime.python_tasks import TASK_PROCESS
 from wallaroo_spark.sidecar.batch_log import BatchLog
 from wallaroo_spark.storage.locations import Location
 from wallaroo_spark.streams.places import BATCHES
@@ -273,6 +274,7 @@ def output_writer(folder: Location, batch: int) -> Callable[[Iterator[pa.RecordB
     """
 
     def write(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        TASK_PROCESS.prepare()
         texts = [file.to_json() for file in write_outputs(folder, batch, rows)]
         yield pa.RecordBatch.from_pydict({"file": pa.array(texts, pa.string())})
 

@@ -33,6 +33,7 @@ from wallaroo_spark.engine.operator.turn import (
 from wallaroo_spark.errors import CheckpointError, PipelineError
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.controller.stored.seen_ids import SeenCache
+from wallaroo_spark.runtime.python_tasks import TASK_PROCESS
 from wallaroo_spark.storage.locations import Location
 from wallaroo_spark.streams.rows import OUTPUT, OUTPUT_DDL
 from wallaroo_spark.streams.tables.stream_table import TableReader
@@ -88,6 +89,7 @@ class KeyProcessor(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Called once in each task."""
+        TASK_PROCESS.prepare()
         self._entries = StateEntries(handle.getMapState("entries", "k binary", "v binary"))
         # Spark ends a task by killing its process, so nothing that a function raises is meant for the task.
         self._functions = StageFunctions(passing=())

@@ -23,6 +23,7 @@ from wallaroo_spark.engine.source.inputs import BatchPart, InputFiles, UnreadFil
 from wallaroo_spark.engine.source.plan import InputOffset, MadeRows, next_offset
 from wallaroo_spark.errors import CheckpointError, ConfigurationError, one_line
 from wallaroo_spark.runtime.data_sources import registered
+from wallaroo_spark.runtime.python_tasks import TASK_PROCESS
 from wallaroo_spark.storage.locations import Location, for_tasks
 from wallaroo_spark.streams.batch_outputs import BatchOutputs, OutputFile
 from wallaroo_spark.streams.inbox import InboxReader
@@ -145,6 +146,7 @@ class InputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one part."""
         assert isinstance(partition, InputRows)
+        TASK_PROCESS.prepare()
         return read_rows(partition)
 
 

@@ -21,6 +21,7 @@ from wallaroo_spark.pubsub.publishing.topic_log import StagedFile, TopicLog, Top
 from wallaroo_spark.pubsub.topic_catalog import PublisherProgress, TopicCatalog
 from wallaroo_spark.registry import Registry
 from wallaroo_spark.runtime.job_errors import in_short
+from wallaroo_spark.runtime.python_tasks import TASK_PROCESS
 from wallaroo_spark.runtime.tenancy import Tenancy
 from wallaroo_spark.storage.locations import Location, for_tasks
 
@@ -83,6 +84,7 @@ def _writer(
     def write(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
+        TASK_PROCESS.prepare()
         context = TaskContext.get()
         assert context is not None
         first = next(rows, None)

@@ -1,0 +1,94 @@
+"""Between two tasks a process collects nothing that its modules have made, and acknowledges the next task at once."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from tests.waiting import SECONDS
+
+TASK = """
+import gc, json, sys
+from pyspark import TaskContext
+from wallaroo_spark.options import Options
+from wallaroo_spark.source.ranges import RangePartition
+from wallaroo_spark.source.reader import WallarooStreamReader
+
+def task():
+    part = RangePartition(0, [], {}, Options(receiver="orders", registry="redis://127.0.0.1:1", token="token"))
+    list(WallarooStreamReader(Options.parse({"receiver": "orders"})).read(part))
+    return gc.get_freeze_count(), len(gc.get_objects())
+
+found = [task()]
+context = TaskContext()
+context._localProperties = {}
+TaskContext._setTaskContext(context)
+found += [task(), task()]
+sys.modules.setdefault("one more", sys)
+found += [task()]
+print(json.dumps(found))
+"""
+
+# Spark's side sends a task, the daemon's function `worker` runs it and answers, and the daemon collects garbage.
+TASKS = """
+import gc, json, socket
+from pyspark import TaskContext
+from wallaroo_spark.runtime.python_tasks import TASK_PROCESS
+
+def task():
+    TASK_PROCESS.prepare()
+
+def worker(sock, authenticated):
+    while data := sock.recv(100):
+        task()
+        sock.sendall(data)
+        return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK)
+
+TaskContext._setTaskContext(TaskContext())
+listening = socket.create_server(("127.0.0.1", 0))
+spark = socket.create_connection(listening.getsockname())
+accepted, _ = listening.accept()
+found = []
+for _ in range(20):
+    spark.sendall(b"a task")
+    found.append(worker(accepted, True))
+    spark.recv(100)
+gc.collect()
+print(json.dumps([found, accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK),
+                  accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)]))
+"""
+
+
+def printed(program: str) -> object:
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    assert not ended.returncode, ended.stderr
+    return json.loads(ended.stdout)
+
+
+def test_the_objects_of_loaded_modules_are_set_aside_in_a_task_and_again_when_more_were_loaded() -> None:
+    found = printed(TASK)
+    assert isinstance(found, list)
+    (outside, all_objects), (frozen, left), (again, _), (more, _) = found
+
+    assert outside == 0, "a program that reads outside of Spark's tasks is left alone"
+    assert frozen > 10_000
+    assert left < all_objects / 10
+    assert again == frozen
+    assert more > frozen
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="only Linux delays and says so")
+def test_the_collection_behind_a_task_ends_the_delay_of_acknowledgements() -> None:
+    found = printed(TASKS)
+    assert isinstance(found, list)
+    behind_tasks, before_the_next, no_delay = found
+
+    assert behind_tasks[-1] == 0, "the kernel delays acknowledgements in a connection that answers"
+    assert before_the_next == 1
+    assert no_delay
