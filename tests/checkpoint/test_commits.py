@@ -75,6 +75,20 @@ def test_a_wait_that_sees_a_change_hides_it_from_nobody(tmp_path: Path) -> None:
     assert follower.newest() == 1
 
 
+def test_the_commit_of_the_next_batch_ends_a_wait_before_its_folder_shows_a_change(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.run(0)
+    follower = CommitFollower(CheckpointFiles(str(tmp_path)), 2 * SECONDS)
+    before = os.stat(tmp_path / "commits")
+    assert follower.newest() == 0
+
+    checkpoint.run(1)
+    os.utime(tmp_path / "commits", ns=(before.st_atime_ns, before.st_mtime_ns))
+    follower.wait()
+
+    assert follower.newest() == 1
+
+
 async def test_a_commit_ends_a_wait_of_asyncio(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path)
     checkpoint.run(0)

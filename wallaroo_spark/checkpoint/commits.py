@@ -21,9 +21,13 @@ from wallaroo_spark.steps import Step, passed
 _log = one_line(logging.getLogger(__name__))
 
 LOOK_SECONDS = 0.02
-"""Pause between two looks at the modification time of the commit log.
+"""The longest pause between two looks at a local checkpoint, while no batch is under way or one takes long."""
+LEAST_LOOK_SECONDS = 0.002
+"""The shortest pause."""
+LOOKS_A_BATCH = 50
+"""While a batch is under way, a pause is this part of the time since it was planned, within the two limits.
 
-A choice: a look costs one ``stat``, and the pause delays an ACK by at most this.
+So a pause delays an ACK by a fiftieth of its batch. A batch of 100 ms has 50 looks, one of half a second 110.
 """
 COMMIT_SECONDS = 0.5
 """The longest pause between two reads of the commit log, also where its changes cannot be seen cheaply.
@@ -89,11 +93,28 @@ class CommitFollower:
 
     def _pauses(self) -> Iterator[float]:
         """The pauses of one wait."""
-        until = time.monotonic() + self._seconds
-        while (left := until - time.monotonic()) > 0:
-            yield left if self._files.stamp() is None else min(LOOK_SECONDS, left)
-            if self.changed():
+        now = time.monotonic()
+        until, look_at = now + self._seconds, now + LOOK_SECONDS
+        while (left := until - now) > 0:
+            yield min(self._pause(), left)
+            now = time.monotonic()
+            if self._files.has_next_commit():
+                self._unread = True
                 return
+            if now >= look_at:
+                look_at = now + LOOK_SECONDS
+                if self.changed():
+                    return
+
+    def _pause(self) -> float:
+        """Seconds until the next look."""
+        planned, committed = self._files.stamp("offsets"), self._files.stamp()
+        if planned is None or committed is None:
+            return self._seconds
+        if planned <= committed:
+            return LOOK_SECONDS
+        # A clock that was set back makes looks frequent, for as long as one batch.
+        return min(max((time.time_ns() - planned) / 1e9 / LOOKS_A_BATCH, LEAST_LOOK_SECONDS), LOOK_SECONDS)
 
 
 class CommitThread:

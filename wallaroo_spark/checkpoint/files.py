@@ -146,18 +146,23 @@ class CheckpointFiles:
         """
         return self._retrying(lambda: self._progress(receiver))
 
-    def stamp(self) -> int | None:
-        """Return when the commit log last changed, in ns since 1970 UTC by the file system's clock.
+    def stamp(self, log: str = "commits") -> int | None:
+        """Return when the log ``commits`` or ``offsets`` last changed, in ns since 1970 UTC by the file system's clock.
 
-        0 while there is no commit log; None on a file system that is not this machine's own, where the question is not
+        0 while there is no such log; None on a file system that is not this machine's own, where the question is not
         cheap or the answer not reliable.
         """
         if self._remote:
             return None
         try:
-            return os.stat(os.path.join(self._root, "commits")).st_mtime_ns
+            return os.stat(os.path.join(self._root, log)).st_mtime_ns
         except OSError:
             return 0
+
+    def has_next_commit(self) -> bool:
+        """Whether a local disk has the commit of the batch behind the newest one that was read; costs one ``stat``."""
+        following = 0 if self._commits is None else self._commits[0] + 1
+        return not self._remote and os.path.exists(os.path.join(self._root, "commits", str(following)))
 
     @property
     def local_folder(self) -> str | None:
