@@ -1,0 +1,5 @@
+-- KEYS the lock. ARGV 1 owner, 2 duration in milliseconds. Returns 1 when the owner has the lock now, else 0.
+local owner = redis.call('GET', KEYS[1])
+if owner and owner ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return 1
