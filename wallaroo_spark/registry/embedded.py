@@ -21,31 +21,10 @@ from wallaroo_spark.errors import ConfigurationError, RegistryError
 from wallaroo_spark.extras import command
 from wallaroo_spark.registry.connection import NO_RETRY
 
-# The shell is the server's parent and this process's child. Its standard input is a pipe whose other end only this
-# process holds, so `read` returns when this process closes it or dies in any way, SIGKILL included. PR_SET_PDEATHSIG
-# would end the server as soon as the *thread* that started it ends. The server's pid cannot be reused before the server
-# is killed, because only this shell can reap it. After `exec` only the server holds the pipe that began as the shell's
-# standard output, so the end of that pipe says that the server has ended.
-_GUARD = """
-"$1" "$2/redis.conf" &
-echo $!
-exec >/dev/null
-read -r _
-kill -9 $!
-wait
-rm -rf -- "$2"
-"""
-
-_CONFIGURATION = """\
-bind 127.0.0.1
-port {port}
-requirepass {password}
-dir "{directory}"
-logfile "{directory}/redis.log"
-daemonize no
-save ""
-appendonly no
-"""
+_GUARD = Path(__file__).with_name("redis_guard.sh").read_text(encoding="utf-8")
+"""The shell script that runs the server, and ends it with this process."""
+_CONFIGURATION = Path(__file__).with_name("redis.conf").read_text(encoding="utf-8")
+"""The server's configuration, to be formatted with its port, password and directory."""
 
 
 class EmbeddedRedis:
