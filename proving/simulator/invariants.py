@@ -13,6 +13,7 @@ from proving.simulator.parts.query import Query
 from proving.simulator.parts.sources import Source
 from proving.simulator.parts.surroundings import Surroundings
 from proving.simulator.parts.worker import Worker
+from proving.simulator.worker_validation import validate_worker
 from wallaroo_spark.protocol import NOTHING_PROCESSED, ConnectorSession, Frame, NotifyAck, Ok
 from wallaroo_spark.references import Endings, Reference, StreamKey, flatten, ranges, reference_of
 from wallaroo_spark.sidecar.forgetting import dwell_seconds
@@ -80,7 +81,7 @@ class Judge:
         if state is None or not worker.alive or worker.failed:
             return
         try:
-            state.validate()
+            validate_worker(state)
         except AssertionError as error:
             raise Violation(f"{worker.name} contradicts itself: {error!r}") from error
         self._check_memory(worker, state)

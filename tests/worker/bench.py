@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from proving.simulator.worker_validation import validate_worker
 from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.options import Options
 from wallaroo_spark.protocol import (
@@ -146,9 +147,13 @@ class Bench:
         self.carry_out(instructions)
         return instructions
 
+    def validate(self) -> None:
+        """Check the invariants of the state."""
+        validate_worker(self.state)
+
     def carry_out(self, instructions: Iterable[e.Instruction]) -> None:
         """Carry out the instructions of the state, then check its invariants."""
-        self.state.validate()
+        self.validate()
         for instruction in instructions:
             self._carry_out(instruction)
 

@@ -25,7 +25,7 @@ def make_bench() -> Iterator[Callable[..., Bench]]:
     for bench in made:
         # Shown where the test, or its teardown, fails.
         print("the last events:", *bench.state.story.lines(), sep="\n")
-        bench.state.validate()
+        bench.validate()
 
 
 @pytest.fixture

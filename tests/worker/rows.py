@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from proving.simulator.worker_validation import validate_stream
 from tests.protocol.strategies import run_of
 from wallaroo_spark.columnar import StreamRows, by_stream, decode_run
 from wallaroo_spark.protocol import DRAFT_LE, Flags, Message
@@ -44,7 +45,7 @@ def put(
     """Append messages; how many of them were new."""
     part = rows(ids, unstable, size, ephemeral)
     segment = into.append(part, into.lots.hold(part.lot), 0, "shop-1")
-    into.validate()
+    validate_stream(into)
     return 0 if segment is None else len(segment.ids)
 
 

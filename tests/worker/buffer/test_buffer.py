@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from proving.simulator.worker_validation import validate_buffer
 from tests.worker.bench import extents
 from tests.worker.rows import ORIGIN, rows, slice_ids
 from wallaroo_spark.columnar import StreamRows
@@ -27,7 +28,7 @@ def buffer() -> Buffer:
 def fill(buffer: Buffer, key: StreamKey, *ids: int, ephemeral: bool = False) -> HeldStream:
     ledger = buffer.streams.get(key) or buffer.open(key, f"stream {key.stream_id}", 0)
     take_in(buffer, ledger, rows(ids, ephemeral=ephemeral))
-    buffer.validate()
+    validate_buffer(buffer)
     return ledger
 
 
@@ -49,7 +50,7 @@ def test_accepted_rows_are_counted_and_committed_rows_are_freed(buffer: Buffer) 
     assert buffer.rows == 3
 
     buffer.commit({A: 2, B: 1})
-    buffer.validate()
+    validate_buffer(buffer)
     assert buffer.used == 0
     assert buffer.rows == 3
 
@@ -70,7 +71,7 @@ def test_rows_accepted_before_a_violation_stay_counted(buffer: Buffer) -> None:
     with pytest.raises(RemoteProtocolError, match="EPHEMERAL"):
         buffer.append(buffer.hold(several.lot), [(good, several), (bad, ephemeral)], 0, "shop-1")
 
-    buffer.validate()
+    validate_buffer(buffer)
     assert buffer.rows == 3
 
 
@@ -85,7 +86,7 @@ def test_streams_themselves_have_a_limit(buffer: Buffer) -> None:
 
     buffer.forget(buffer.streams[StreamKey("shop-1", 0)])
     buffer.open(StreamKey("shop-1", most), "", 0)
-    buffer.validate()
+    validate_buffer(buffer)
 
 
 def test_names_of_streams_count_too(buffer: Buffer) -> None:
@@ -94,7 +95,7 @@ def test_names_of_streams_count_too(buffer: Buffer) -> None:
 
     buffer.open(A, "y", 0)
     assert buffer.overhead == STREAM_OVERHEAD + 1
-    buffer.validate()
+    validate_buffer(buffer)
 
 
 def test_a_stream_that_comes_back_counts_positions_on(buffer: Buffer) -> None:
@@ -184,7 +185,7 @@ def test_a_commit_of_a_stream_that_is_not_here_is_remembered(buffer: Buffer) -> 
     assert buffer.reference(B) is None
     assert buffer.reference(C) is None
     assert buffer.open(A, "", 5).committed == 5
-    buffer.validate()
+    validate_buffer(buffer)
 
 
 def test_a_commit_says_which_streams_moved(buffer: Buffer) -> None:
@@ -204,7 +205,7 @@ def test_an_instance_is_told_the_committed_references_of_its_streams(buffer: Buf
     assert list(buffer.resumable("shop-3")) == []
     buffer.rewind({})
     assert list(buffer.resumable("shop-1")) == []
-    buffer.validate()
+    validate_buffer(buffer)
 
 
 def test_a_rewind_names_the_messages_to_send_again(buffer: Buffer) -> None:
@@ -212,7 +213,7 @@ def test_a_rewind_names_the_messages_to_send_again(buffer: Buffer) -> None:
     fill(buffer, A, 6, 7)
 
     assert buffer.rewind({A: 4, B: 5, C: 6}) == [A]
-    buffer.validate()
+    validate_buffer(buffer)
     assert buffer.used == 0
 
 
@@ -241,7 +242,7 @@ def test_streams_can_be_dropped(buffer: Buffer) -> None:
     ledger = fill(buffer, A, 1, 2)
     version = buffer.version
     buffer.drop(ledger)
-    buffer.validate()
+    validate_buffer(buffer)
 
     assert buffer.used == 0
     assert buffer.version > version
@@ -253,7 +254,7 @@ def test_the_rest_behind_the_last_stable_reference_can_be_dropped(buffer: Buffer
     take_in(buffer, ledger, rows([1]))
     take_in(buffer, ledger, rows([2, 3], unstable=[2, 3]))
     buffer.drop_unstable(ledger)
-    buffer.validate()
+    validate_buffer(buffer)
 
     assert buffer.used == LOT_OVERHEAD + SEGMENT_OVERHEAD + 74
 

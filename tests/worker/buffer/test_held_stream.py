@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from proving.simulator.worker_validation import validate_stream
 from tests.worker.rows import KEY, ORIGIN, end_of, extent, held, ids_of, ledger, put
 from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.protocol import Fault
@@ -125,7 +126,7 @@ class TestAppend:
         assert caught.value.fields["fault"] is Fault.IDS_NOT_INCREASING
         assert "messageIds=increasing" in caught.value.message
         assert "set messageIds=opaque" in caught.value.message
-        stream.validate()
+        validate_stream(stream)
         assert held(stream) == [30]
 
     def test_messages_that_break_a_rule_of_opaque_ids_do_not_count_as_sent(self) -> None:

@@ -129,7 +129,7 @@ def test_rows_of_many_streams_are_delivered_once_and_in_order(steps: list[tuple[
                         connector.send(connector.message(key.stream_id, message_id, flags))
         else:
             bench.state.buffer.merge()
-            bench.state.validate()
+            bench.validate()
     for key, ids in model.delivered.items():
         assert ids == [number for number, _ in model.sent[key]][: len(ids)]
     assert not any(connector.error for connector in connectors.values())

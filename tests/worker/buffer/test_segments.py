@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proving.simulator.worker_validation import validate_buffer
 from tests.protocol.strategies import run_of
 from tests.worker.rows import ORIGIN
 from wallaroo_spark.columnar import StreamRows, by_stream, decode_run
@@ -46,7 +47,7 @@ def take_in(buffer: Buffer, *messages: tuple[int, int], size: int = 10) -> None:
     pairs = [(buffer.streams[StreamKey("shop-1", part.stream_id)], part) for part in found]
     buffer.append(held, pairs, 0, "shop-1")
     buffer.settle(held)
-    buffer.validate()
+    validate_buffer(buffer)
 
 
 def values(buffer: Buffer, key: StreamKey, start: int | None, end: int) -> list[int]:
@@ -63,7 +64,7 @@ def test_a_lot_counts_whole_with_each_of_its_segments(buffer: Buffer) -> None:
 def test_committed_rows_of_a_lot_count_while_half_of_the_lot_is_held(buffer: Buffer) -> None:
     take_in(buffer, (1, 1), (1, 2), (2, 1), (2, 2))
     buffer.commit({A: 2})
-    buffer.validate()
+    validate_buffer(buffer)
     assert buffer.used == LOT_OVERHEAD + SEGMENT_OVERHEAD + 4 * ROW
     assert values(buffer, B, None, 2) == [1, 2]
 
@@ -72,7 +73,7 @@ def test_when_less_than_half_is_held_the_rest_moves_and_the_memory_is_free(buffe
     take_in(buffer, (1, 1), (3, 1), (1, 2), (2, 1), (3, 2), (1, 3), (2, 2), (1, 4), (1, 5))
     (before,) = {segment.held.lot for ledger in buffer.streams.values() for segment in ledger.segments}
     buffer.commit({A: 5, B: 1})
-    buffer.validate()
+    validate_buffer(buffer)
     assert buffer.used == LOT_OVERHEAD + 2 * SEGMENT_OVERHEAD + 3 * ROW
     (after,) = {segment.held.lot for ledger in buffer.streams.values() for segment in ledger.segments}
     assert (before.stored.num_rows, after.stored.num_rows) == (9, 3)
@@ -85,7 +86,7 @@ def test_a_range_that_was_found_before_a_change_is_delivered_unchanged(buffer: B
     found = buffer.find(PlannedRange(B, None, 1))
     assert found is not None
     buffer.commit({A: 3})
-    buffer.validate()
+    validate_buffer(buffer)
     assert [part.stored["message_id"].to_pylist() for part, _ in found.slices] == [[1]]
 
 
@@ -107,7 +108,7 @@ def test_new_messages_between_replayed_ones_lie_in_a_lot_of_their_own(buffer: Bu
 def test_a_stream_that_is_dropped_frees_its_part_at_once(buffer: Buffer) -> None:
     take_in(buffer, (1, 1), (2, 1), (2, 2), (2, 3))
     buffer.drop(buffer.streams[A])
-    buffer.validate()
+    validate_buffer(buffer)
     assert buffer.used == LOT_OVERHEAD + SEGMENT_OVERHEAD + 3 * ROW
 
 
@@ -123,7 +124,7 @@ def test_messages_that_came_one_by_one_are_put_together(buffer: Buffer) -> None:
     assert found is not None
 
     buffer.merge()
-    buffer.validate()
+    validate_buffer(buffer)
     assert buffer.used == LOT_OVERHEAD + 50 * (SEGMENT_OVERHEAD + ROW)
     assert values(buffer, A, None, 50) == list(range(2, 51, 2))
     assert values(buffer, B, None, 49) == list(range(1, 51, 2))
@@ -136,11 +137,11 @@ def test_a_lot_of_several_streams_is_put_together_with_its_neighbours(buffer: Bu
     take_in(buffer, (1, 1), (2, 1))
     take_in(buffer, (1, 2), (2, 2))
     buffer.merge()
-    buffer.validate()
+    validate_buffer(buffer)
     assert lots_of(buffer) == 1
 
     buffer.commit({A: 2, B: 2})
-    buffer.validate()
+    validate_buffer(buffer)
     assert buffer.used == 0
 
 
@@ -159,7 +160,7 @@ def test_nothing_is_put_together_across_a_large_lot(buffer: Buffer) -> None:
     for number in (4, 5):
         take_in(buffer, (1, number))
     buffer.merge()
-    buffer.validate()
+    validate_buffer(buffer)
     assert lots_of(buffer) == 3
     serials = [segment.held.serial for segment in buffer.streams[A].segments]
     assert serials == sorted(serials)
@@ -170,7 +171,7 @@ def test_joined_segments_do_not_become_too_large(buffer: Buffer) -> None:
     for number in range(1, 2 + 2 * LARGEST_MERGED // size):
         take_in(buffer, (1, number), size=size)
     buffer.merge()
-    buffer.validate()
+    validate_buffer(buffer)
     assert lots_of(buffer) >= 2
     assert all(segment.held.size <= LARGEST_MERGED for segment in buffer.streams[A].segments)
 
@@ -205,7 +206,7 @@ def test_each_stream_keeps_its_order_through_joins_and_commits(
             key = StreamKey("shop-1", stream_id)
             last[key] += 1
             take_in(buffer, (stream_id, last[key]), size=size)
-        buffer.validate()
+        validate_buffer(buffer)
     for key in (A, B, C):
         if last[key] > committed[key]:
             held = values(buffer, key, committed[key] or None, last[key])

@@ -23,7 +23,7 @@ def bench() -> Bench:
 
 def together(bench: Bench, *sent: tuple[Connector, list[bytes]]) -> None:
     bench.do(e.Received(tuple((connector.number, b"".join(frames)) for connector, frames in sent), NOON))
-    bench.state.validate()
+    bench.validate()
 
 
 def joined(bench: Bench, *names: str) -> list[Connector]:
@@ -177,7 +177,7 @@ def test_a_stream_that_is_taken_over_is_delivered_once_after_a_failure_of_any_ca
         if not failing.failed:
             break
         bench.carry_out(instructions)
-        bench.state.validate()
+        bench.validate()
         if after.closed:
             cut_off += 1
             after.leave()
@@ -203,7 +203,7 @@ def test_a_refused_session_is_removed_completely_after_a_failure_of_any_call() -
             continue
         if not failing.failed:
             break
-        bench.state.validate()
+        bench.validate()
         refused += 0 not in bench.state.connections.serving
     assert refused
 
@@ -226,6 +226,6 @@ def test_a_replaced_session_is_removed_completely_after_a_failure_of_any_call() 
             continue
         if not failing.failed:
             break
-        bench.state.validate()
+        bench.validate()
         superseded += older.number not in bench.state.connections.serving
     assert superseded

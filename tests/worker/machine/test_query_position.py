@@ -345,7 +345,7 @@ class TestRewinds:
         connector.messages(7, [2])
 
         assert bench.run_batch() == {DRAFT_KEY: [2]}
-        bench.state.validate()
+        bench.validate()
 
 
 def must_come_back(connector: Connector) -> bool:

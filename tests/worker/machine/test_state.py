@@ -190,7 +190,7 @@ class TestMessages:
 
         assert bench.run_batch() == {KEY: [9, 2, 7]}
         assert [pair for ack in connector.said(Ack) for pair in ack.refs] == [(7, 7)]
-        bench.state.validate()
+        bench.validate()
 
     def test_opaque_ids_must_be_replayed_in_order(self) -> None:
         bench = Bench(message_ids="opaque")
@@ -421,7 +421,7 @@ class TestStatus:
     ) -> None:
         bench = make_bench()
         connector = bench.join(DRAFT_BE)
-        monkeypatch.setattr(bench.state, "validate", lambda: None)
+        monkeypatch.setattr(bench, "validate", lambda: None)
         connector.send(*(connector.session.notify(number, "") for number in range(10_000)))
         looked_up: list[object] = []
 

@@ -437,19 +437,6 @@ class Buffer:
             return FoundRange(planned.key, "", ())
         return None
 
-    def validate(self) -> None:
-        """Check the invariants; for tests."""
-        for key, stream in self.streams.items():
-            assert stream.key == key
-            assert stream.committed == self.committed.get(key), (stream, self.committed.get(key))
-            stream.validate()
-            assert stream.empty or self._filled.get(key) is stream, stream
-            assert self._by_scope[key.scope][key.stream_id] is stream
-        assert sum(len(streams) for streams in self._by_scope.values()) == len(self.streams)
-        self._lots.validate(chain.from_iterable(stream.rows for stream in self.streams.values()))
-        assert self.overhead == sum(_overhead(stream.name) for stream in self.streams.values()), self.overhead
-        assert sum(len(keys) for keys in self._scopes.values()) == len(self.committed)
-
 
 def _overhead(name: str) -> int:
     return STREAM_OVERHEAD + len(name)

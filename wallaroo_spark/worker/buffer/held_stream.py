@@ -537,18 +537,3 @@ class HeldStream:
         self.lots.remove(np.array(dropped, np.int64))
         self.end = max(self.start, position)
         self._stable_end = min(self._stable_end, self.end)
-
-    def validate(self) -> None:
-        """Check the invariants; for tests."""
-        at = self.start
-        for segment in self.segments:
-            assert segment.first == at, (self, segment.first, at)
-            at = segment.end
-        assert at == self.end, (self, at)
-        assert self.size == sum(segment.size for segment in self.segments), self
-        assert self.start <= self._stable_end <= self.end, self
-        if self.increasing and not self.ephemeral and self.segments:
-            ids = np.concatenate([segment.ids for segment in self.segments])
-            stable = np.concatenate([segment.flags & Flags.UNSTABLE_REFERENCE == 0 for segment in self.segments])
-            assert bool(np.all((ids[1:] > ids[:-1]) | ((ids[1:] == ids[:-1]) & ~stable[:-1]))), self
-            assert self._committed_id is None or int(ids[0]) > self._committed_id, self

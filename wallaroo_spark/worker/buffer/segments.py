@@ -12,7 +12,6 @@ Source: ``docs/architecture.md#rules``, rule 6.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -230,18 +229,6 @@ class Lots:
         self._unmerged = sum(held.size < SMALL_LOT for held in self._held.values())
         self.used = sum(held.cost for held in self._held.values())
 
-    def validate(self, rows: Iterable[int]) -> None:
-        """Check the invariants, with the rows that all streams have; for tests."""
-        mine = list(rows)
-        assert len(set(mine)) == len(mine) == len(self.table), (len(mine), len(self.table))
-        by_lot: dict[int, list[int]] = {}
-        for row in mine:
-            by_lot.setdefault(int(self.table.serial[row]), []).append(row)
-        assert by_lot.keys() == self._held.keys(), (by_lot.keys(), self._held.keys())
-        for serial, of_lot in by_lot.items():
-            self._held[serial].validate([Segment(self, row) for row in of_lot])
-        assert self.used == sum(held.cost for held in self._held.values()), self.used
-
 
 class HeldLot:
     """A lot, with the count of the segments and bytes in it that are held."""
@@ -302,19 +289,6 @@ class HeldLot:
         table.low[rows], table.high[rows] = ends - counts, ends
         self._lots.change(self, more)
 
-    def validate(self, segments: list[Segment]) -> None:
-        """Check the invariants, with all its segments; for tests."""
-        assert self.size == int(self.lot.sizes.sum()), self.size
-        assert self.count == len(segments), (self.count, len(segments))
-        assert self.live == sum(segment.size for segment in segments), self.live
-        edges = sorted((segment.low, segment.high) for segment in segments)
-        assert all(before[1] <= after[0] for before, after in pairwise(edges)), edges
-        for segment in segments:
-            assert segment.held is self
-            assert 0 <= segment.receipt_index < len(self.receipts), segment
-            assert segment.size == int(segment.sizes.sum()), segment
-            assert (segment.first_id, segment.last_id) == (int(segment.ids[0]), int(segment.ids[-1])), segment
-
 
 def numbered(lows: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """The numbers ``low``, ``low + 1``, … of each range, ``count`` of them, for all ranges in one column."""
@@ -372,11 +346,6 @@ class Segment:
     def size(self) -> int:
         """Bytes of memory of its rows."""
         return int(self._lots.table.size[self.row])
-
-    @property
-    def first_id(self) -> int:
-        """The message id of its first row."""
-        return int(self._lots.table.first_id[self.row])
 
     @property
     def last_id(self) -> int:

@@ -23,15 +23,12 @@ from typing import Any
 
 from wallaroo_spark.inner.calls import PlanAnswer, PlanQuestion
 from wallaroo_spark.options import Options
-from wallaroo_spark.references import StreamKey
 from wallaroo_spark.worker.buffer.ephemeral import Origin
 from wallaroo_spark.worker.buffer.offers import offer
 from wallaroo_spark.worker.machine import events as e
 from wallaroo_spark.worker.machine.arrivals import Arrivals
-from wallaroo_spark.worker.machine.connection_state import ConnectionPhase
 from wallaroo_spark.worker.machine.connections import Connections
 from wallaroo_spark.worker.machine.handshake import Handshake
-from wallaroo_spark.worker.machine.pressure.flow import Pressure
 from wallaroo_spark.worker.machine.pressure.gates import Gates
 from wallaroo_spark.worker.machine.pressure.shedding import Shedding
 from wallaroo_spark.worker.machine.pressure.unfinished_frames import UnfinishedFrames
@@ -39,8 +36,6 @@ from wallaroo_spark.worker.machine.query_position import QueryPosition
 from wallaroo_spark.worker.machine.resend import Resend
 from wallaroo_spark.worker.machine.story import Story
 from wallaroo_spark.worker.machine.streams import Streams
-
-_SERVING = (ConnectionPhase.PARKED, ConnectionPhase.ASKING, ConnectionPhase.STREAMING)
 
 
 class WorkerState:
@@ -181,40 +176,3 @@ class WorkerState:
             "pressure": self.flow.pressure(self.buffer.used).name.lower(),
             "counts": dict(self.connections.counts),
         }
-
-    def validate(self) -> None:
-        """Check the invariants; every test fixture ends with it."""
-        self.buffer.validate()
-        connections, claims = self.connections.by_number, self.connections.claims
-        for connection in connections.values():
-            assert (connection.phase is ConnectionPhase.STREAMING) == (
-                connection.number in self.connections.streaming
-            ), connection
-            assert connection.phase is ConnectionPhase.STREAMING or not (
-                connection.streams or connection.open or connection.asked
-            ), connection
-            assert (connection.number in self.connections.serving) == (connection.phase in _SERVING), connection
-            assert connection.open <= connection.streams, connection
-            assert not connection.to_ask, connection
-            assert connection.unfinished == (
-                connection.protocol.pending if connection.phase is ConnectionPhase.STREAMING else 0
-            ), connection
-            for key in connection.streams:
-                assert self.buffer.streams[key].owner == connection.number, (connection, key)
-            assert (connection.deadline is not None) == (connection.number in self.connections.expiring), connection
-            assert connection.paused == (connection.number in self.connections.paused), connection
-            assert not connection.paused or self.flow.pressure(self.buffer.used) is not Pressure.NONE, connection
-        for known in (self.connections.expiring, self.connections.recent, self.connections.paused):
-            assert known.keys() <= connections.keys(), known
-        assert self.connections.denied.keys() <= self.connections.streaming.keys()
-        assert self.connections.unheard <= connections.keys()
-        assert self.buffer.unfinished == sum(connection.unfinished for connection in connections.values())
-        assert self.connections.early == sum(connection.early for connection in connections.values())
-        for instance, connection in self.connections.senders.items():
-            assert connection.number in self.connections.streaming, connection
-            assert connection.instance == instance, connection
-        for stream in self.buffer.streams.values():
-            assert stream.owner is None or stream.key in connections[stream.owner].streams, stream
-            assert not stream.empty or (stream.owner is not None and not stream.ended), stream
-            assert stream.key.scope or stream.key.stream_id in claims, stream
-        assert {StreamKey("", stream_id) for stream_id in claims} <= self.buffer.streams.keys(), claims
