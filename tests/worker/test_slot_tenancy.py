@@ -7,19 +7,18 @@ from collections.abc import Collection
 import pytest
 
 from wallaroo_spark.errors import RegistryError
+from wallaroo_spark.options import Options
 from wallaroo_spark.registry import EmbeddedRedis, Lease, Registry
+from wallaroo_spark.worker.buffer.ephemeral import Origin
+from wallaroo_spark.worker.machine.connections import Connections
 from wallaroo_spark.worker.slot_tenancy import SlotTenancy
 
 
-class ServedInstances:
-    """No instances at all."""
-
-    def __init__(self, claims: set[int]) -> None:
-        self.assigned: set[str] = set()
-        self.claims = claims
-
-    def instances(self) -> list[str]:
-        return []
+def claiming(*streams: int) -> Connections:
+    """A worker without connections that has claimed these streams."""
+    connections = Connections(Options(), Origin(0, 1), "")
+    connections.claims.update(streams)
+    return connections
 
 
 class Failing(Registry):
@@ -60,7 +59,7 @@ async def test_a_claim_whose_answer_was_lost_is_given_back_with_the_next_renewal
     registry.lost = False
     assert await other.claim((7,)) == frozenset()
 
-    await one.renew(ServedInstances(set()))
+    await one.renew(claiming())
     assert await other.claim((7,)) == {7}
     registry.close()
 
@@ -74,6 +73,6 @@ async def test_claims_whose_release_failed_are_released_with_the_next_renewal(re
     registry.lost = False
     assert await other.claim((7, 8)) == frozenset()
 
-    await one.renew(ServedInstances({8}))
+    await one.renew(claiming(8))
     assert await other.claim((7, 8)) == {7}
     registry.close()

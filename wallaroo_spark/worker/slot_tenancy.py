@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from wallaroo_spark.errors import RegistryError
 from wallaroo_spark.runtime.tenancy import LeaseRegistry, Tenancy
+from wallaroo_spark.worker.machine.connections import Connections
 
 
 class SlotRegistry(LeaseRegistry, Protocol):
@@ -34,18 +35,6 @@ class SlotRegistry(LeaseRegistry, Protocol):
         """Release claims of stream ids."""
 
 
-class ServedInstances(Protocol):
-    """The instances of a worker, for the release of their assignments."""
-
-    assigned: set[str]
-    """The instances whose assignments this worker must release."""
-    claims: set[int]
-    """The stream ids that this slot has claimed."""
-
-    def instances(self) -> list[str]:
-        """The instances that are connected, or of which rows are held."""
-
-
 class SlotTenancy(Tenancy):
     """A slot's lease with instances and claims. When the registry does not answer, calls raise RegistryError."""
 
@@ -61,7 +50,7 @@ class SlotTenancy(Tenancy):
         self._none_leaving = asyncio.Event()
         self._none_leaving.set()
 
-    async def renew(self, served: ServedInstances) -> frozenset[int]:
+    async def renew(self, served: Connections) -> frozenset[int]:
         """Renew the lease, and restore entries that an emptied Redis has lost. Returns claims that another slot has
         now.
         """
@@ -80,7 +69,7 @@ class SlotTenancy(Tenancy):
         await self._none_leaving.wait()
         return await asyncio.to_thread(self._registry.assign, instance, self._slot, workers)
 
-    async def unassign(self, instances: tuple[str, ...], served: ServedInstances) -> None:
+    async def unassign(self, instances: tuple[str, ...], served: Connections) -> None:
         """Release instances, unless they have reconnected; with a later renewal when the registry is unreachable."""
         await self._none_leaving.wait()
         back = set(instances) & set(served.instances())

@@ -42,20 +42,17 @@ class WorkerState:
     """The whole state of a worker. ``cookie`` is the resolved secret."""
 
     def __init__(self, options: Options, origin: Origin, cookie: str) -> None:
-        self.options = options
         self.connections = Connections(options, origin, cookie)
         self.buffer = self.connections.buffer
         self.flow = self.connections.flow
-        self._gates = Gates(self.connections, self.buffer, self.flow)
+        self._gates = Gates(self.connections)
         self._handshake = Handshake(self.connections, self._gates)
         resend = Resend(self.connections)
         self._streams = Streams(self.connections, self._gates, resend)
         self._position = QueryPosition(self.connections, self._gates, resend)
         self._arrivals = Arrivals(self.connections, self._gates, self._handshake, self._streams)
-        self._shedding = Shedding(self.connections, self.buffer, self.flow, self._gates, resend)
-        self._unfinished_frames = UnfinishedFrames(
-            self.connections, self.buffer, self._gates, options.handshake_timeout
-        )
+        self._shedding = Shedding(self.connections, self._gates, resend)
+        self._unfinished_frames = UnfinishedFrames(self.connections, self._gates)
         self.story = Story()
 
     def bound(self, connections: int | None, sessions: int | None) -> None:

@@ -5,54 +5,25 @@ Source: ``docs/protocol.md#credits``; ``docs/architecture.md#rules``, rules 1 an
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
-from typing import Protocol
 
 from wallaroo_spark.protocol import SessionState
 from wallaroo_spark.references import PlannedRange, StreamKey
-from wallaroo_spark.worker.buffer.buffer import Buffer
-from wallaroo_spark.worker.buffer.held_stream import HeldStream
 from wallaroo_spark.worker.machine import events as e
 from wallaroo_spark.worker.machine.connection_state import Connection, ConnectionPhase
-from wallaroo_spark.worker.machine.pressure.flow import FlowControl, Pressure
-
-
-class Sessions(Protocol):
-    """The sessions, as far as their arrival is limited here; :class:`~..connections.Connections` has them."""
-
-    by_number: dict[int, Connection]
-    """All connections."""
-    streaming: dict[int, Connection]
-    """Those that were sent OK."""
-    paused: dict[int, Connection]
-    """Those that are not read."""
-    denied: dict[int, Connection]
-    """Those that got no credits because the buffer was full."""
-    turnover: int
-    """A number that increases when a stream gets or loses its sender."""
-    counts: Counter[str]
-    out: list[e.Instruction]
-
-    def send(self, connection: Connection, data: bytes) -> None:
-        """Send bytes to a peer."""
-
-    def dismiss(self, connection: Connection, reason: str, count: str) -> None:
-        """End a session that needs more resources than this worker has."""
-
-    def tidy(self, stream: HeldStream) -> None:
-        """Forget a stream that no session sends and that has no held rows."""
+from wallaroo_spark.worker.machine.connections import Connections
+from wallaroo_spark.worker.machine.pressure.flow import Pressure
 
 
 class Gates:
-    """Applies :class:`~.flow.FlowControl` to the sessions, with the memory that ``buffer`` uses.
+    """Applies :class:`~.flow.FlowControl` to the sessions, with the memory that the buffer uses.
 
     ``waited`` are the ranges that reads wait for.
     """
 
-    def __init__(self, sessions: Sessions, buffer: Buffer, flow: FlowControl) -> None:
+    def __init__(self, connections: Connections) -> None:
         self.waited: tuple[PlannedRange, ...] = ()
-        self._sessions, self._buffer, self._flow = sessions, buffer, flow
+        self._sessions, self._buffer, self._flow = connections, connections.buffer, connections.flow
         self._wanted: frozenset[StreamKey] = frozenset()
         self._wanted_of: dict[str, list[StreamKey]] = {}
         self._known: dict[str, bool] = {}

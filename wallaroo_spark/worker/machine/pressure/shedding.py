@@ -9,10 +9,10 @@ Source: ``docs/architecture.md#rules``, rule 6.
 from __future__ import annotations
 
 from wallaroo_spark.references import StreamKey
-from wallaroo_spark.worker.buffer.buffer import Buffer
 from wallaroo_spark.worker.buffer.held_stream import HeldStream
-from wallaroo_spark.worker.machine.pressure.flow import FlowControl, Pressure
-from wallaroo_spark.worker.machine.pressure.gates import Gates, Sessions
+from wallaroo_spark.worker.machine.connections import Connections
+from wallaroo_spark.worker.machine.pressure.flow import Pressure
+from wallaroo_spark.worker.machine.pressure.gates import Gates
 from wallaroo_spark.worker.machine.resend import Resend
 
 
@@ -24,8 +24,8 @@ class Shedding:
     with the streams that reads wait for.
     """
 
-    def __init__(self, sessions: Sessions, buffer: Buffer, flow: FlowControl, gates: Gates, resend: Resend) -> None:
-        self._sessions, self._buffer, self._flow = sessions, buffer, flow
+    def __init__(self, connections: Connections, gates: Gates, resend: Resend) -> None:
+        self._sessions, self._buffer, self._flow = connections, connections.buffer, connections.flow
         self._gates = gates
         self._resend = resend
         self._owed: set[StreamKey] = set()

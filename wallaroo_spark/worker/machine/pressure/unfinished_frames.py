@@ -11,19 +11,19 @@ Source: ``docs/architecture.md#rules``, rules 6 and 8.
 from __future__ import annotations
 
 from wallaroo_spark.protocol import faults
-from wallaroo_spark.worker.buffer.buffer import Buffer
 from wallaroo_spark.worker.machine.connection_state import Connection, ConnectionPhase
+from wallaroo_spark.worker.machine.connections import Connections
 from wallaroo_spark.worker.machine.pressure.flow import Pressure
-from wallaroo_spark.worker.machine.pressure.gates import Gates, Sessions
+from wallaroo_spark.worker.machine.pressure.gates import Gates
 
 
 class UnfinishedFrames:
-    """Gives sessions a turn: under any pressure they are read until their frame is complete, or for ``seconds``, the
-    option ``handshakeTimeout``."""
+    """Gives sessions a turn: under any pressure they are read until their frame is complete, or for
+    ``handshakeTimeout``."""
 
-    def __init__(self, sessions: Sessions, buffer: Buffer, gates: Gates, seconds: float) -> None:
-        self._sessions, self._buffer, self._gates = sessions, buffer, gates
-        self._seconds = seconds
+    def __init__(self, connections: Connections, gates: Gates) -> None:
+        self._sessions, self._buffer, self._gates = connections, connections.buffer, gates
+        self._seconds = connections.options.handshake_timeout
         self._any = False
 
     def tick(self, now: float) -> None:
