@@ -31,7 +31,7 @@ import pyarrow.flight as flight
 from wallaroo_spark.columnar import STORED_SCHEMA
 from wallaroo_spark.errors import ConfigurationError, one_line
 from wallaroo_spark.inner import calls
-from wallaroo_spark.inner.calls import MessageSample, PlanQuestion, SampleQuestion, decode_starts, encode_starts
+from wallaroo_spark.inner.calls import PlanQuestion, SampleQuestion, decode_starts, encode_starts
 from wallaroo_spark.inner.client import FleetKeys, fleet_keys, local_socket, status_token, tap_token
 from wallaroo_spark.references import PlannedRange
 from wallaroo_spark.steps import Step, passed
@@ -78,7 +78,7 @@ class Served(Protocol):
     async def apply(self, event: e.Event) -> None:
         """Pass an event to the state."""
 
-    async def request_stop(self, reason: str) -> None:
+    def stop_from_outside(self, reason: str) -> None:
         """Make the worker shut down in order."""
 
     def status(self) -> dict[str, Any]:
@@ -207,7 +207,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         assert worker.reads is not None
         self._worker = worker
         self._reads = worker.reads
-        self._samples: Samples | None = None
+        self._samples = Samples(worker.reads)
         self._actions: dict[str, Callable[[bytes], bytes]] = {
             "available": _json(self._available),
             "plan": self._plan,
@@ -341,9 +341,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
             traced.acknowledged(time.time_ns() // 1000)
 
     def _traced(self, body: dict[str, Any]) -> Any:
-        after = int(body["after"])
-        traced = self._ask(lambda state: state.connections.traced)
-        return {"messages": [] if traced is None else self._ask(lambda _: traced.finished(after))}
+        return {"messages": self._ask(lambda state: state.traced(int(body["after"])))}
 
     def _rewind(self, body: bytes) -> bytes:
         notice = calls.decode(body)
@@ -352,21 +350,10 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
 
     def _sample(self, body: bytes) -> bytes:
         question = SampleQuestion.decode(body)
-
-        async def take() -> MessageSample:
-            samples = await self._worker.on_loop(self._samples_of)
-            return await samples.take(question)
-
-        return self._worker.call(take(), question.wait + _CALL_SECONDS).encode()
-
-    def _samples_of(self, state: WorkerState) -> Samples:
-        """The samples of this server, with one rate for all its callers."""
-        if self._samples is None:
-            self._samples = Samples(state.buffer, self._reads)
-        return self._samples
+        return self._worker.call(self._samples.take(question), question.wait + _CALL_SECONDS).encode()
 
     def _stop(self, body: dict[str, Any]) -> Any:
-        self._worker.call(self._worker.request_stop(body["reason"]), _CALL_SECONDS)
+        self._worker.stop_from_outside(body["reason"])
         return {}
 
 

@@ -8,6 +8,7 @@ acknowledgement or have most held rows. It changes nothing. Ages are in seconds.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from wallaroo_spark.references import Reference
 from wallaroo_spark.worker.buffer.held_stream import HeldStream
 from wallaroo_spark.worker.machine.connection_state import Connection, ConnectionPhase
+from wallaroo_spark.worker.machine.connections import RefusedConnection
 from wallaroo_spark.worker.machine.state import WorkerState
 from wallaroo_spark.worker.reads import ReadRequest
 
@@ -67,16 +69,7 @@ def inspect(state: WorkerState, requests: Iterable[ReadRequest], wanted: Inspect
         "rows_in": state.buffer.rows,
         "rows_out": connections.counts["committed"],
         "ack_age": float(held.ages.max()) if len(held.ages) else None,
-        "refusals": [
-            {
-                "age": max(0.0, now - refused.at),
-                "kind": refused.kind,
-                "peer": refused.peer,
-                "instance": refused.instance,
-                "reason": refused.reason,
-            }
-            for refused in connections.refusals
-        ],
+        "refusals": [_refusal(refused, now) for refused in connections.refusals],
         "read": _read(requests, now),
         "instance_list": _instances(state, by_instance, wanted, most, now),
         "stream_list": _streams(state, held, requests, wanted, most, wall),
@@ -87,6 +80,11 @@ def _held(state: WorkerState, wall: float) -> _Held:
     streams = state.buffer.with_rows()
     rows = np.fromiter((stream.end - stream.start for stream in streams), np.int64, len(streams))
     return _Held(streams, rows, _ages(streams, wall))
+
+
+def _refusal(refused: RefusedConnection, now: float) -> dict[str, Any]:
+    found = refused._asdict()
+    return {"age": max(0.0, now - found.pop("at")), **found}
 
 
 def _read(requests: list[ReadRequest], now: float) -> dict[str, Any] | None:
@@ -133,12 +131,9 @@ def _sender(state: WorkerState, stream: HeldStream) -> str:
 
 
 def _by_instance(state: WorkerState, held: _Held) -> dict[str, _OfInstance]:
-    found: dict[str, _OfInstance] = {}
+    found: dict[str, _OfInstance] = defaultdict(_OfInstance)
     for stream, rows, age in zip(held.streams, held.rows.tolist(), held.ages.tolist(), strict=True):
-        name = _sender(state, stream)
-        one = found.get(name)
-        if one is None:
-            one = found[name] = _OfInstance()
+        one = found[_sender(state, stream)]
         one.rows += rows
         one.bytes += stream.cost
         one.age = age if one.age is None else max(one.age, age)

@@ -80,7 +80,7 @@ class Reads:
     def __init__(
         self, buffer: Buffer, want: Callable[[tuple[PlannedRange, ...]], None], later: Callable[..., object]
     ) -> None:
-        self._buffer = buffer
+        self.buffer = buffer
         self._later = later
         self._changed = asyncio.Event()
         self._waited = WaitedRanges(want)
@@ -110,11 +110,10 @@ class Reads:
         # Continuous changes are reported at intervals, because each answer costs about as much as a batch of messages.
         until = time.monotonic() + seconds
         await asyncio.sleep(max(0.0, self._told_at + NEWS_SECONDS - time.monotonic()))
-        while self._buffer.version == version and not self._closed and (left := until - time.monotonic()) > 0:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), left)
+        while self.buffer.version == version and not self._closed and (left := until - time.monotonic()) > 0:
+            await self.next_change(left)
         self._told_at = time.monotonic()
-        return self._buffer.version
+        return self.buffer.version
 
     async def next_change(self, seconds: float) -> None:
         """Wait until the buffer changes, for some seconds at most. It delays no answer of :meth:`changed_since`."""
@@ -132,15 +131,14 @@ class Reads:
         until = time.monotonic() + seconds
         if self._closed:
             raise TransportError("the worker shuts down; read from the slot's next worker", code="worker-stopping")
-        found = self._buffer.find_all(ranges)
+        found = self.buffer.find_all(ranges)
         if found:
             return found
         self._waited.add(ranges.values())
         try:
             while not found and not self._closed and (left := until - time.monotonic()) > 0:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), left)
-                found = self._buffer.find_all(ranges)
+                await self.next_change(left)
+                found = self.buffer.find_all(ranges)
             return found
         finally:
             self._waited.remove(ranges[index] for index in found)

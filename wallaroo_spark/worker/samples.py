@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 from wallaroo_spark.columnar import CommonColumns, RowsOf, to_rows
 from wallaroo_spark.errors import TransportError
 from wallaroo_spark.inner.calls import MOST_BYTES, MOST_ROWS, SAMPLE_SCHEMA, MessageSample, SampleQuestion
-from wallaroo_spark.references import StreamKey
 from wallaroo_spark.worker.buffer.buffer import Buffer
 from wallaroo_spark.worker.buffer.held_stream import HeldStream
 from wallaroo_spark.worker.reads import Reads
@@ -34,10 +33,9 @@ MOST_STREAMS = 1000
 
 
 class Samples:
-    """Takes samples of a buffer."""
+    """Takes samples of the buffer of some reads, with one rate for all callers."""
 
-    def __init__(self, buffer: Buffer, reads: Reads) -> None:
-        self._buffer = buffer
+    def __init__(self, reads: Reads) -> None:
         self._reads = reads
         self._next = 0.0
         self._callers = 0
@@ -68,7 +66,7 @@ class Samples:
             self._callers -= 1
 
     def _look(self, question: SampleQuestion) -> MessageSample:
-        streams = list(islice(_matching(self._buffer, question), MOST_STREAMS))
+        streams = list(islice(_matching(self._reads.buffer, question), MOST_STREAMS))
         cursor = {stream.key: stream.end for stream in streams}
         batches: list[pa.RecordBatch] = []
         rows, size = min(question.rows, MOST_ROWS), MOST_BYTES
@@ -97,7 +95,7 @@ def _matching(buffer: Buffer, question: SampleQuestion) -> Iterator[HeldStream]:
 
 def _newest(stream: HeldStream, question: SampleQuestion, rows: int) -> pa.RecordBatch | None:
     """Copies of the newest rows of a stream behind the cursor, without those of other instances."""
-    begin = max(stream.start, _passed(question.cursor, stream), stream.end - rows)
+    begin = max(stream.start, question.cursor.get(stream.key, stream.start), stream.end - rows)
     found: list[pa.RecordBatch] = []
     for part, _ in stream.delivery(begin, stream.end) if begin < stream.end else ():
         if question.instance and part.receipt.instance != question.instance:
@@ -107,10 +105,6 @@ def _newest(stream: HeldStream, question: SampleQuestion, rows: int) -> pa.Recor
         )
         found.append(_cut(to_rows(part.stored, CommonColumns.of([of]), include_boundaries=True), question.cut))
     return pa.concat_batches(found) if found else None
-
-
-def _passed(cursor: Mapping[StreamKey, int], stream: HeldStream) -> int:
-    return cursor.get(stream.key, stream.start)
 
 
 def _cut(rows: pa.RecordBatch, most: int) -> pa.RecordBatch:

@@ -143,16 +143,13 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout)
 
     async def _open_inner_port(self) -> InnerPort | None:
-        port = await ports.free_inner_port(self.options, self.setup.slot, self._stopped)
+        options, setup = self.options, self.setup
+        port = await ports.free_inner_port(options, setup.slot, self._stopped)
         if port is None:
             return None
-        host, setup = ports.inner_host(self.options), self.setup
-        return InnerPort(self, host, setup.token, setup.keys, self._inner_pair(), port)
-
-    def _inner_pair(self) -> tuple[bytes, bytes] | None:
-        """The certificate of the inner port: that of the connectors' port; None without one."""
-        options = self.options
-        return transport.read_pair(options.tls_certificate, options.tls_key) if options.tls_certificate else None
+        # The certificate of the connectors' port, where there is one.
+        pair = transport.read_pair(options.tls_certificate, options.tls_key) if options.tls_certificate else None
+        return InnerPort(self, ports.inner_host(options), setup.token, setup.keys, pair, port)
 
     async def _publish(self, listener: Listener, flight: InnerPort) -> None:
         """Write the addresses to the registry. A lease that was lost meanwhile ends the worker."""
@@ -180,7 +177,6 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
 
     def _gather(self, session: int, data: bytes) -> None:
         """A peer has sent bytes. They are handled together with those of others that arrive at about the same time."""
-        assert self._loop is not None
         passed(Step.FRAME_RECEIVED)
         if not self._arrived:
             self._later(LOT_SECONDS, self._take_in)
@@ -251,8 +247,7 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
 
     def _later(self, seconds: float, work: Callable[..., None], *args: Any) -> None:
         """Call a function after some seconds. The event loop alone would only log its error and continue."""
-        assert self._loop is not None
-        self._loop.call_later(seconds, self._guarded, work, *args)
+        asyncio.get_running_loop().call_later(seconds, self._guarded, work, *args)
 
     def _guarded(self, work: Callable[..., None], *args: Any) -> None:
         """Call a function that has no caller to raise an error to. An error ends the worker."""
@@ -282,9 +277,8 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
             return
         peer.stream.write(send.data)
         if peer.stream.queued > UNSENT_LIMIT and not peer.stuck:
-            assert self._loop is not None
             peer.stuck = True
-            self._loop.call_soon(self.handle, e.Stuck(send.connection, peer.stream.queued))
+            asyncio.get_running_loop().call_soon(self.handle, e.Stuck(send.connection, peer.stream.queued))
 
     def close(self, close: e.Close) -> None:
         """See :class:`~.machine.environment.Environment`."""
@@ -360,10 +354,6 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
             raise TransportError(
                 f"the worker ends by an error of this program: {self._failure!r}", code="internal-error"
             )
-
-    async def request_stop(self, reason: str) -> None:
-        """:meth:`stop`, for the Flight server's threads."""
-        self.stop(reason)
 
     def status(self) -> dict[str, Any]:
         """The state's status and the shell's own values; on the loop's thread."""

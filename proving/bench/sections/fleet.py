@@ -74,7 +74,7 @@ class BareWorker:
         """Give the state an event."""
         self._handle(event)
 
-    async def request_stop(self, reason: str) -> None:
+    def stop_from_outside(self, reason: str) -> None:
         """It stops with the bench."""
 
     def status(self) -> dict[str, Any]:

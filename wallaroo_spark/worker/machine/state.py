@@ -156,6 +156,10 @@ class WorkerState:
             for connection in self.connections.streaming.values()
         ]
 
+    def traced(self, after: int) -> list[dict[str, Any]]:
+        """See :meth:`.traced_messages.TracedMessages.finished`."""
+        return [] if self.connections.traced is None else self.connections.traced.finished(after)
+
     def status(self) -> dict[str, Any]:
         """The status for an operator, as JSON-ready values by the names of ``observe.receiver.SlotStatus``."""
         return {
