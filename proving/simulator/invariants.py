@@ -235,7 +235,7 @@ class Judge:
                 continue
             record, connections = records.get(port.slot), port.state.connections
             holds = record is not None and record.lease.holder == port.holder
-            if holds and connections.buffer.reference(key) is not None and not connections.ends.is_leaving(key):
+            if holds and connections.buffer.reference(key) is not None and key not in connections.ends.leaving:
                 raise Violation(f"{key} is forgotten, and {port.name} was not told that it leaves")
 
     def _check_forgotten(self, key: StreamKey) -> None:

@@ -229,7 +229,7 @@ class Buffer:
         for key, reference in references.items():
             stream = self.streams.get(key)
             if reference is None:
-                self._forget_committed(key)
+                self.forget_committed(key)
             elif stream is None:
                 self._set_committed(key, reference)
             elif stream.rises_to(reference):
@@ -300,12 +300,8 @@ class Buffer:
         opaque = self._message_ids == "opaque" and key.scope
         return bool(opaque) or not isinstance(after, int) or after < before
 
-    def forget_committed(self, keys: Iterable[StreamKey]) -> None:
-        """Forget the committed references of these streams. Held rows stay, and begin their stream anew."""
-        for key in keys:
-            self._forget_committed(key)
-
-    def _forget_committed(self, key: StreamKey) -> None:
+    def forget_committed(self, key: StreamKey) -> None:
+        """Forget the committed reference of a stream. Held rows stay, and begin the stream anew."""
         if self.committed.pop(key, None) is None:
             return
         self._names.pop(key, None)
@@ -315,7 +311,6 @@ class Buffer:
             del self._scopes[key.scope]
         stream = self.streams.get(key)
         if stream is not None:
-            # Its rows stay: they follow the forgotten reference, and now begin the stream.
             stream.committed = None
             self.version += 1
 

@@ -6,9 +6,10 @@ Only where the receiver has a ``streamRetention``. Source: ``docs/decisions/stre
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
+from wallaroo_spark.inner.calls import PlanAnswer
 from wallaroo_spark.references import Reference, StreamKey
-from wallaroo_spark.worker.buffer.offers import StreamEnds
 
 
 class EndedStreams:
@@ -18,7 +19,8 @@ class EndedStreams:
         self._records = retention > 0
         self._unrecorded: dict[StreamKey, Reference] = {}
         self._token = ""
-        self._leaving: frozenset[StreamKey] = frozenset()
+        self.leaving: frozenset[StreamKey] = frozenset()
+        """The streams that are about to be forgotten, from which connectors are kept."""
         self._scopes: dict[str, list[StreamKey]] = {}
         self._asked: set[StreamKey] = set()
         self._read_with = ""
@@ -30,10 +32,6 @@ class EndedStreams:
     def any_unrecorded(self) -> bool:
         """Whether there are ends to report."""
         return bool(self._unrecorded)
-
-    def is_leaving(self, key: StreamKey) -> bool:
-        """Whether connectors are kept from a stream, because it may be forgotten."""
-        return key in self._leaving
 
     def ended(self, key: StreamKey, reference: Reference | None) -> None:
         """A stream has ended, and all of it is committed."""
@@ -51,17 +49,17 @@ class EndedStreams:
         """
         if not self._records:
             return
-        self._token, self._leaving = leaving
+        self._token, self.leaving = leaving
         self._scopes = {}
-        for key in self._leaving:
+        for key in self.leaving:
             self._scopes.setdefault(key.scope, []).append(key)
-        self._asked &= self._leaving
+        self._asked &= self.leaving
         for key in recorded:
             self._unrecorded.pop(key, None)
 
     def gone(self, references: Mapping[StreamKey, Reference]) -> list[StreamKey]:
         """The leaving streams that are not among all references: they are forgotten, and the query did not go back."""
-        return [key for key in self._leaving if key not in references]
+        return [key for key in self.leaving if key not in references]
 
     def rewound(self, references: Mapping[StreamKey, Reference]) -> None:
         """The query goes on from these references; an end elsewhere has to come again."""
@@ -91,7 +89,7 @@ class EndedStreams:
 
     def ask(self, key: StreamKey) -> bool:
         """A connector asks for a stream: whether it must ask again later, because the stream is leaving."""
-        if not self.is_leaving(key):
+        if key not in self.leaving:
             return False
         self._asked.add(key)
         return self._read_with != self._token
@@ -102,14 +100,12 @@ class EndedStreams:
         self._asked.update(found)
         return 0 if self._read_with == self._token else len(found)
 
-    def report(self, held: Collection[StreamKey], behind: int) -> StreamEnds | None:
-        """The ends to tell a planner; ``held`` are the streams that are open here or of which rows are held.
+    def report(self, answer: PlanAnswer, held: Collection[StreamKey], behind: int) -> PlanAnswer:
+        """The answer to a planner, with the ends.
 
-        ``behind`` is the time of the plan behind which the planner plans. None where the receiver remembers streams for
-        good.
+        ``held`` are the streams that are open here or of which rows are held. ``behind`` is the time of the plan behind
+        which the planner plans.
         """
-        if not self._records:
-            return None
         self._read_with, self._asked_behind = "", behind
-        wanted = [key for key in self._leaving if key in held or key in self._asked]
-        return StreamEnds(self._unrecorded, self._token, wanted)
+        wanted = [key for key in self.leaving if key in held or key in self._asked]
+        return replace(answer, ended=self._unrecorded.copy(), leaving=self._token, wanted=wanted)

@@ -51,8 +51,8 @@ class QueryPosition:
             self._connections.counts["stale-commits"] += 1
             return False
         buffer = self._connections.buffer
-        if gone := self._connections.ends.gone(event.references):
-            buffer.forget_committed(gone)
+        for key in self._connections.ends.gone(event.references):
+            buffer.forget_committed(key)
         before = {stream.key: stream.committed for stream in buffer.streams.values()}
         back = buffer.rewind(event.references)
         buffer.commit_ages.take(self._connections.counts, None)

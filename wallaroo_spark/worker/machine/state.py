@@ -134,7 +134,8 @@ class WorkerState:
 
     def offer(self, question: PlanQuestion) -> PlanAnswer:
         """How far a batch may go on this worker."""
-        return offer(self.buffer, question, self.connections.ends.report(self.buffer.streams.keys(), question.behind))
+        answer = offer(self.buffer, question)
+        return self.connections.ends.report(answer, self.buffer.streams.keys(), question.behind)
 
     @property
     def has_ends_to_report(self) -> bool:
