@@ -13,7 +13,7 @@ import numpy as np
 from proving.simulator.engine.core import Steps
 from proving.simulator.parts.query import Query, Task
 from proving.simulator.parts.worker import Worker
-from wallaroo_spark.checkpoint import files
+from wallaroo_spark.checkpoint import model
 from wallaroo_spark.inner.calls import PlanAnswer, PlanQuestion
 from wallaroo_spark.protocol import WorkerSession
 from wallaroo_spark.references import References, VersionedReferences, reference_of
@@ -40,7 +40,7 @@ def acks_what_is_only_planned() -> AbstractContextManager[Any]:
     def newest(offsets: Any, commits: Any) -> int | None:
         return max(offsets, default=None)
 
-    return mock.patch.object(files, "newest_committed", newest)
+    return mock.patch.object(model, "newest_committed", newest)
 
 
 def tells_what_it_merely_holds() -> AbstractContextManager[Any]:

@@ -38,15 +38,6 @@ def test_the_newest_files_that_are_not_whole_are_deleted_with_their_checksums(ch
     assert forget_torn_files(str(checkpoint.folder)) == []
 
 
-def test_offsets_of_a_batch_that_a_sink_may_have_stay(checkpoint: Checkpoint) -> None:
-    checkpoint.run(0)
-    tear(checkpoint.folder / "offsets" / "1")
-    tear(checkpoint.folder / "commits" / "1")
-
-    assert forget_torn_files(str(checkpoint.folder), offsets=False) == ["commits/1"]
-    assert (checkpoint.folder / "offsets" / "1").exists()
-
-
 def test_a_query_that_had_just_begun_begins_anew(tmp_path: Path) -> None:
     tear(tmp_path / "metadata")
     tear(tmp_path / "offsets" / "0")

@@ -22,7 +22,6 @@ from wallaroo_spark.sidecar.plan_files import (
     not_needed,
     place_record,
     plans_at,
-    snapshot_is_due,
 )
 
 BASE = PlanName(7, "0123abcd")
@@ -63,9 +62,9 @@ def test_a_chain_has_an_end() -> None:
     assert chain.named.base == BASE
 
     few = Chain(NamedPlan(BASE, BASE)).then(PlanName.after(7), 4)
-    assert not snapshot_is_due(few, 8)
-    assert snapshot_is_due(few, 7)
-    assert snapshot_is_due(Chain(few.named, links=LINKS, changes=1), 1_000_000)
+    assert not few.snapshot_is_due(8)
+    assert few.snapshot_is_due(7)
+    assert Chain(few.named, links=LINKS, changes=1).snapshot_is_due(1_000_000)
 
 
 def test_a_snapshot_that_is_written_beside_shortens_the_chain() -> None:

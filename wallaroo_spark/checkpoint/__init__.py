@@ -9,5 +9,3 @@ from __future__ import annotations
 from wallaroo_spark.checkpoint.commits import CheckpointWatcher, CommitFollower, CommitThread
 from wallaroo_spark.checkpoint.files import CheckpointFiles
 from wallaroo_spark.checkpoint.model import PlannedBatch, QueryProgress
-
-__all__ = ["CheckpointFiles", "CheckpointWatcher", "CommitFollower", "CommitThread", "PlannedBatch", "QueryProgress"]

@@ -19,19 +19,8 @@ from typing import Any, TypeVar
 from pyarrow import fs
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_fixed
 
-from wallaroo_spark.checkpoint.model import (
-    PlannedBatch,
-    QueryProgress,
-    holes,
-    is_commit,
-    newest_committed,
-    newest_planned,
-    offsets_in,
-    oldest_base,
-    parse_offsets,
-    receivers_in,
-    settings_in,
-)
+from wallaroo_spark.checkpoint import model
+from wallaroo_spark.checkpoint.model import PlannedBatch, QueryProgress
 from wallaroo_spark.errors import CheckpointError
 from wallaroo_spark.references import References
 from wallaroo_spark.sidecar.folder import SidecarFolder
@@ -91,7 +80,7 @@ class NamedPlans:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._readers: dict[str, tuple[PlanFiles, PlanReader]] = {}
-        self.bases: dict[tuple[str, int], tuple[int | None]] = {}
+        self.bases: dict[tuple[str, int], int | None] = {}
 
     @property
     def any(self) -> bool:
@@ -179,7 +168,7 @@ class CheckpointFiles:
 
     def holes(self) -> tuple[int, ...]:
         """Return the batches that the logs lack; see :func:`wallaroo_spark.checkpoint.model.holes`."""
-        return self._retrying(lambda: holes(self._list("offsets"), self._list("commits")))
+        return self._retrying(lambda: model.holes(self._list("offsets"), self._list("commits")))
 
     @cached_property
     def place(self) -> str:
@@ -208,10 +197,11 @@ class CheckpointFiles:
 
     def _base(self, receiver: str, batch: int) -> int | None:
         """The number of the base of a batch's plan; an offset file never changes, so it is read once."""
-        known = self._named.bases.get((receiver, batch))
-        if known is None:
-            known = self._named.bases[receiver, batch] = (oldest_base(batch, self._read(f"offsets/{batch}"), receiver),)
-        return known[0]
+        bases, key = self._named.bases, (receiver, batch)
+        if key in bases:
+            return bases[key]
+        base = bases[key] = model.oldest_base(batch, self._read(f"offsets/{batch}"), receiver)
+        return base
 
     def _plan_store(self, receiver: str) -> PlanFiles:
         return PlanFiles(self._location, receiver, self._spark)
@@ -234,7 +224,7 @@ class CheckpointFiles:
 
         def read() -> tuple[str, ...]:
             newest = max(self._list("offsets"), default=None)
-            return () if newest is None else receivers_in(newest, self._read(f"offsets/{newest}"))
+            return () if newest is None else model.receivers_in(newest, self._read(f"offsets/{newest}"))
 
         return self._retrying(read)
 
@@ -243,7 +233,7 @@ class CheckpointFiles:
 
         def read() -> dict[str, str]:
             newest = max(self._list("offsets"), default=None)
-            return {} if newest is None else settings_in(newest, self._read(f"offsets/{newest}"))
+            return {} if newest is None else model.settings_in(newest, self._read(f"offsets/{newest}"))
 
         return self._retrying(read)
 
@@ -252,7 +242,7 @@ class CheckpointFiles:
 
         def read() -> tuple[Any, ...]:
             try:
-                return offsets_in(batch, self._read(f"offsets/{batch}"))
+                return model.offsets_in(batch, self._read(f"offsets/{batch}"))
             except FileNotFoundError:
                 return ()
 
@@ -281,7 +271,7 @@ class CheckpointFiles:
     def _progress(self, receiver: str) -> QueryProgress:
         commit_files, offsets = self._logs()
         commits = self._whole_commits(commit_files)
-        committed, planned = newest_committed(offsets, commits), newest_planned(offsets, commits)
+        committed, planned = model.newest_committed(offsets, commits), model.newest_planned(offsets, commits)
         # The older one first: the plan of the other is mostly its child.
         wanted = [(receiver, batch, offsets[batch]) for batch in (committed, planned) if batch is not None]
         # A file without a modification time is read each time.
@@ -302,7 +292,7 @@ class CheckpointFiles:
         known, now = self._known_logs, time.monotonic()
         if known is not None and now < known[0] + _LIST_SECONDS:
             commits = self._extended("commits", known[1])
-            committed = newest_committed(known[2], [self._commits[0]] if self._commits else [])
+            committed = model.newest_committed(known[2], [self._commits[0]] if self._commits else [])
             offsets = self._extended("offsets", known[2], committed) if commits is not None else None
             if commits is not None and offsets is not None:
                 self._known_logs = known[0], commits, offsets
@@ -335,14 +325,16 @@ class CheckpointFiles:
     def _plan(self, key: tuple[str, int, _Entry]) -> PlannedBatch | None:
         receiver, batch, _ = key
         text = self._read(f"offsets/{batch}")
-        return parse_offsets(batch, text, receiver, lambda named: self._named.read(receiver, named, self._plan_store))
+        return model.parse_offsets(
+            batch, text, receiver, lambda named: self._named.read(receiver, named, self._plan_store)
+        )
 
     def _whole_commits(self, commits: _Log) -> list[int]:
         """Return the batches of ``commits``, sorted, without the newest ones whose file is still being written."""
         batches = sorted(commits)
         while batches:
             newest = (batches[-1], commits[batches[-1]])
-            if newest == self._commits or is_commit(self._read(f"commits/{batches[-1]}")):
+            if newest == self._commits or model.is_commit(self._read(f"commits/{batches[-1]}")):
                 if self._fsync and newest != self._commits:
                     self._sync_commit(batches[-1])
                 self._commits = newest

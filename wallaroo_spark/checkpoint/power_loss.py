@@ -78,15 +78,9 @@ def begin_batch(checkpoint: str, seconds: float) -> None:
     ``checkpoint`` is a local path. Waits for the driver for at most ``seconds``, then raises :class:`CheckpointError`.
     """
     log = os.path.join(checkpoint, "offsets")
-    try:
+    with _syncing(log):
         batch = max(int(name) for name in os.listdir(log) if re.fullmatch(r"[0-9]+", name))
         sync_log_file(log, batch)
-    except (OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{log} cannot be synced: {error}; check the disk, or leave the option fsync out",
-            code="checkpoint-unwritable",
-            location=log,
-        ) from error
     mark, until = SyncedMark(checkpoint), time.monotonic() + seconds
     while (found := mark.read()) is None or found.batch < batch - 1:
         if time.monotonic() >= until:
@@ -98,6 +92,19 @@ def begin_batch(checkpoint: str, seconds: float) -> None:
                 batch=batch,
             )
         time.sleep(_LOOK_SECONDS)
+
+
+@contextlib.contextmanager
+def _syncing(path: str) -> Iterator[None]:
+    """Raise an error in the block as one of the syncing of a path."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} cannot be synced: {error}; check the disk, or leave the option fsync out",
+            code="checkpoint-unwritable",
+            location=path,
+        ) from error
 
 
 def _is_offsets(text: str) -> bool:
@@ -114,20 +121,16 @@ _LOGS: dict[str, Callable[[str], bool]] = {"offsets": _is_offsets, "commits": is
 _STATE = "state"
 
 
-def forget_torn_files(folder: str, *, offsets: bool = True) -> list[str]:
+def forget_torn_files(folder: str) -> list[str]:
     """Delete the newest files of the logs, and the snapshots of the state, that are not whole; return their names.
 
-    ``folder`` is the path of a checkpoint on a disk of this machine that no query uses. ``offsets=False`` leaves the
-    files of ``offsets/``: a batch whose offsets are lost is planned anew, so no sink may have a part of it. Raises
-    OSError.
+    ``folder`` is the path of a checkpoint on a disk of this machine that no query uses. Raises OSError.
     """
     torn = [*_torn_metadata(folder), *_torn_snapshots(os.path.join(folder, _STATE))]
-    for log in _LOGS if offsets else ("commits",):
-        torn += _torn_in_log(os.path.join(folder, log), _LOGS[log])
+    for log, is_whole in _LOGS.items():
+        torn += _torn_in_log(os.path.join(folder, log), is_whole)
     for path in torn:
-        os.unlink(path)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.crc"))
+        _delete(path)
     return [os.path.relpath(path, folder) for path in torn]
 
 
@@ -213,7 +216,7 @@ class SyncedBatches:
         """
         found = self._mark.read()
         forgotten: list[str] = []
-        with self._explained():
+        with _syncing(self._checkpoint):
             if found is not None and found.boot != boot():
                 forgotten = forget_torn_files(self._checkpoint)
                 forgotten += _forget_behind(os.path.join(self._checkpoint, "commits"), found.batch)
@@ -236,7 +239,7 @@ class SyncedBatches:
             self._sync(batch)
 
     def _sync(self, batch: int) -> None:
-        with self._explained():
+        with _syncing(self._checkpoint):
             devices: dict[int, str] = {}
             for folder in (self._checkpoint, *self._sinks):
                 with contextlib.suppress(FileNotFoundError):
@@ -245,17 +248,6 @@ class SyncedBatches:
                 sync_file_system(folder)
         self._mark.write(batch)
         self._synced = batch
-
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise CheckpointError(
-                f"{self._checkpoint} cannot be synced: {error}; check the disk, or leave the option fsync out",
-                code="checkpoint-unwritable",
-                location=self._checkpoint,
-            ) from error
 
 
 def _batches(folder: str) -> dict[str, int]:
@@ -268,7 +260,12 @@ def _forget_behind(folder: str, batch: int) -> list[str]:
     """Delete the files of later batches from a log, the newest first; return their paths."""
     later = sorted((number, name) for name, number in _batches(folder).items() if number > batch)
     for _, name in reversed(later):
-        os.unlink(os.path.join(folder, name))
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(folder, f".{name}.crc"))
+        _delete(os.path.join(folder, name))
     return [os.path.join(folder, name) for _, name in later]
+
+
+def _delete(path: str) -> None:
+    """Delete a file, and its checksum if it has one."""
+    os.unlink(path)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.crc"))

@@ -9,16 +9,3 @@ from wallaroo_spark.registry.client import Registry, application_registry
 from wallaroo_spark.registry.embedded import EmbeddedRedis
 from wallaroo_spark.registry.fleet_discovery import FleetDiscovery, KnownWorkers
 from wallaroo_spark.registry.model import NO_QUERY, QUERY_STARTS, Assignment, Lease, state_served
-
-__all__ = [
-    "NO_QUERY",
-    "QUERY_STARTS",
-    "Assignment",
-    "EmbeddedRedis",
-    "FleetDiscovery",
-    "KnownWorkers",
-    "Lease",
-    "Registry",
-    "application_registry",
-    "state_served",
-]

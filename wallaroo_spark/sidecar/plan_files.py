@@ -122,6 +122,10 @@ class Chain:
             NamedPlan(self.named.plan, at.named.plan), self.links - at.links, max(0, self.changes - at.changes)
         )
 
+    def snapshot_is_due(self, streams: int) -> bool:
+        """Whether the plan should get a snapshot: without it a restart would read many files, or many changes."""
+        return self.links >= LINKS or 2 * self.changes > streams
+
 
 def form_of(chain: Chain | None, *, small: bool) -> Form:
     """The form of the next plan; ``chain`` is the chain of the plan before, None if an offset contains that plan."""
@@ -130,11 +134,6 @@ def form_of(chain: Chain | None, *, small: bool) -> Form:
     if chain is None or chain.links >= LINKS_AT_MOST:
         return Form.SNAPSHOT
     return Form.CHANGES
-
-
-def snapshot_is_due(chain: Chain, streams: int, links: int = LINKS) -> bool:
-    """Whether this plan should get a snapshot: without it a restart would read many files, or many changes."""
-    return chain.links >= links or 2 * chain.changes > streams
 
 
 def not_needed(numbers: Iterable[int], oldest_base: int | None) -> list[int]:

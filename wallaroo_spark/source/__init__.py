@@ -1,5 +1,3 @@
 """The Spark side: ``spark.readStream.format("wallaroo")``, its offsets, and how a batch is planned and read."""
 
 from wallaroo_spark.source.datasource import Secrets, WallarooDataSource, load, register
-
-__all__ = ["Secrets", "WallarooDataSource", "load", "register"]

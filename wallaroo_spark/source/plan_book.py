@@ -16,16 +16,7 @@ from typing import Any
 from wallaroo_spark.errors import CheckpointError, WallarooError, one_line
 from wallaroo_spark.references import Changes, EndingChanges, Reference, VersionedReferences
 from wallaroo_spark.sidecar import plan_files
-from wallaroo_spark.sidecar.plan_files import (
-    Chain,
-    Form,
-    NamedPlan,
-    PlanFiles,
-    PlanName,
-    PlanReader,
-    form_of,
-    snapshot_is_due,
-)
+from wallaroo_spark.sidecar.plan_files import Chain, Form, NamedPlan, PlanFiles, PlanName, PlanReader, form_of
 from wallaroo_spark.source.offsets import offset, references_of
 from wallaroo_spark.steps import Step, passed
 
@@ -177,7 +168,7 @@ class PlanBook:
 
     def _snapshot_if_due(self, store: PlanFiles, references: VersionedReferences, chain: Chain) -> None:
         """Begin to write a snapshot of a plan in another thread; later chains start there once it is written."""
-        if self._snapshot_under_way or self._snapshot is not None or not snapshot_is_due(chain, references.count):
+        if self._snapshot_under_way or self._snapshot is not None or not chain.snapshot_is_due(references.count):
             return
         self._snapshot_under_way = True
         branch = self._branch
