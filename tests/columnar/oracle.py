@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from tests.protocol.pairs import sound_messages
 from tests.protocol.spans import spans
-from wallaroo_spark.columnar import Decoded, by_stream
+from wallaroo_spark.columnar import Decoded, StreamRows, by_stream
 from wallaroo_spark.protocol import V3, Flags, Message, MessageRun
 
 NANOSECONDS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
@@ -41,6 +41,11 @@ def rows(messages: list[Message], run: MessageRun, unit: str) -> list[dict[str, 
     ]
 
 
+def stored_part(part: StreamRows) -> pa.RecordBatch:
+    """The stored columns of one stream's rows."""
+    return part.lot.stored.slice(part.low, len(part))
+
+
 def stored_rows(decoded: Decoded) -> list[dict[str, Any]]:
     """The columns in the order sent, as plain values."""
     return batch_rows(decoded.columns())
@@ -61,9 +66,9 @@ def check(decoded: Decoded, run: MessageRun, unit: str) -> None:
     stored.validate(full=True)
     assert decoded.count == stored.num_rows == len(messages)
     assert stored_rows(decoded) == rows(messages, run, unit)
-    assert decoded.stream_ids.tolist() == [m.stream_id for m in messages]
-    assert decoded.message_ids.tolist() == [m.message_id or 0 for m in messages]
-    assert decoded.flags.tolist() == [int(m.flags) for m in messages]
+    assert decoded.fields.stream_ids.tolist() == [m.stream_id for m in messages]
+    assert decoded.fields.message_ids.tolist() == [m.message_id or 0 for m in messages]
+    assert decoded.fields.flags.tolist() == [int(m.flags) for m in messages]
     marks = [(m.stream_id, bool(m.flags & Flags.EOS), bool(m.flags & Flags.EPHEMERAL)) for m in messages]
     (by_run,) = by_stream(decoded)
     assert by_run.spans == spans(marks)

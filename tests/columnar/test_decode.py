@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tests.columnar.oracle import EARLIEST, LATEST, batch_rows, check, stored_rows
+from tests.columnar.oracle import EARLIEST, LATEST, batch_rows, check, stored_part, stored_rows
 from tests.protocol.strategies import DRAFT_FLAGS, frame, message_tag, messages, run_of, steady
 from tests.revisions import revisions
 from wallaroo_spark.columnar import ROW_OVERHEAD, STORED_SCHEMA, RunRows, StreamRows, by_stream, decode_run, decode_runs
@@ -103,7 +103,7 @@ def test_many_runs_decode_together_as_one_by_one(data: st.DataObject) -> None:
         assert (found.count, found.spans) == (wanted.count, wanted.spans)
         for part, other in zip(found.parts, wanted.parts, strict=True):
             assert (part.stream_id, part.size, part.rising) == (other.stream_id, other.size, other.rising)
-            assert batch_rows(part.stored) == batch_rows(other.stored)
+            assert batch_rows(stored_part(part)) == batch_rows(stored_part(other))
             for mine, theirs in zip(arrays(part), arrays(other), strict=True):
                 assert mine.tolist() == theirs.tolist()
 
@@ -115,7 +115,9 @@ def arrays(part: StreamRows) -> tuple[NDArray[Any], ...]:
 def test_runs_that_are_too_much_for_one_pass_take_several(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = [encoded(DRAFT_BE, Message(1, number, b"x" * 50)) for number in range(1, 6)]
     monkeypatch.setattr("wallaroo_spark.columnar.decode.TOGETHER", 2 * runs[0].size)
-    found = [(indices, decoded.message_ids.tolist()) for indices, decoded in decode_runs(runs, event_time_unit="ns")]
+    found = [
+        (indices, decoded.fields.message_ids.tolist()) for indices, decoded in decode_runs(runs, event_time_unit="ns")
+    ]
     assert found == [([0, 1], [1, 2]), ([2, 3], [3, 4]), ([4], [5])]
 
 
@@ -242,7 +244,7 @@ def test_many_payloads_come_out_as_they_went_in(least: int, streams: int) -> Non
     ]
     (rows,) = by_stream(decode_run(encoded(DRAFT_BE, *sent), event_time_unit="ns"))
 
-    found = {part.stream_id: part.stored.column("value").to_pylist() for part in rows.parts}
+    found = {part.stream_id: stored_part(part).column("value").to_pylist() for part in rows.parts}
     assert found == {
         stream_id: [message.payload for message in sent if message.stream_id == stream_id]
         for stream_id in range(1, streams + 1)

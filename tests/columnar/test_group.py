@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.columnar.oracle import stored_part
 from tests.protocol.strategies import messages, run_of, steady
 from wallaroo_spark.columnar import STORED_SCHEMA, Decoded, RunRows, by_stream, decode_run
 from wallaroo_spark.protocol import DRAFT_BE, REVISIONS, Message, Revision
@@ -32,10 +33,10 @@ def test_each_stream_gets_its_rows_in_the_order_sent(revision: Revision, data: s
     assert [group.stream_id for group in groups] == list(dict.fromkeys(drawn[at].stream_id for at in kept))
     for group in groups:
         rows = [at for at in kept if drawn[at].stream_id == group.stream_id]
-        assert group.stored.schema == STORED_SCHEMA
-        assert group.stored.equals(decoded.columns().take(rows))
-        assert group.message_ids.tolist() == decoded.message_ids[rows].tolist()
-        assert group.flags.tolist() == decoded.flags[rows].tolist()
+        assert stored_part(group).schema == STORED_SCHEMA
+        assert stored_part(group).equals(decoded.columns().take(rows))
+        assert group.message_ids.tolist() == decoded.fields.message_ids[rows].tolist()
+        assert group.flags.tolist() == decoded.fields.flags[rows].tolist()
         assert group.sizes.tolist() == decoded.sizes[rows].tolist()
         assert group.size == sum(group.sizes.tolist())
         assert not group.rising or group.message_ids.tolist() == sorted(set(group.message_ids.tolist()))

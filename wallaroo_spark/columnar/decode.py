@@ -71,21 +71,6 @@ class Decoded:
         """Number of messages."""
         return len(self.fields.stream_ids)
 
-    @property
-    def stream_ids(self) -> NDArray[np.uint64]:
-        """Stream id of each message."""
-        return self.fields.stream_ids
-
-    @property
-    def message_ids(self) -> NDArray[np.uint64]:
-        """Id of each message; 0 where the frame carries none."""
-        return self.fields.message_ids
-
-    @property
-    def flags(self) -> NDArray[np.uint16]:
-        """Flags of each message."""
-        return self.fields.flags
-
     @cached_property
     def sizes(self) -> NDArray[np.int64]:
         """Counted memory of each message, in bytes."""

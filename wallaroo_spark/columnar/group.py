@@ -64,11 +64,6 @@ class StreamRows:
         return StreamRows(self.lot, self.stream_id, self.low, high, int(self.sizes[:count].sum()), self.rising)
 
     @property
-    def stored(self) -> pa.RecordBatch:
-        """The rows' columns, not copied."""
-        return self.lot.stored.slice(self.low, self.high - self.low)
-
-    @property
     def message_ids(self) -> NDArray[np.uint64]:
         """Id of each row's message."""
         return self.lot.message_ids[self.low : self.high]
@@ -195,7 +190,7 @@ def _numbers(decoded: Decoded) -> NDArray[np.uint16] | NDArray[np.int32] | None:
 
     None when no run has more than one stream.
     """
-    stream_ids, edges = decoded.stream_ids, decoded.edges
+    stream_ids, edges = decoded.fields.stream_ids, decoded.edges
     lengths = np.diff(edges)
     if len(lengths) == 1:
         if (stream_ids == stream_ids[0]).all():
@@ -221,7 +216,7 @@ def _runs(decoded: Decoded, order: NDArray[np.intp] | None, lows: NDArray[np.int
     rising[lows[1:] - 1] = True
     grouped = Grouped(
         lot,
-        decoded.stream_ids[firsts],
+        decoded.fields.stream_ids[firsts],
         lows,
         highs,
         np.add.reduceat(lot.sizes, lows),
@@ -236,7 +231,7 @@ def _runs(decoded: Decoded, order: NDArray[np.intp] | None, lows: NDArray[np.int
 
 
 def _lot(decoded: Decoded, order: NDArray[np.intp] | None) -> Lot:
-    ids, flags, sizes = decoded.message_ids, decoded.flags, decoded.sizes
+    ids, flags, sizes = decoded.fields.message_ids, decoded.fields.flags, decoded.sizes
     if order is not None:
         ids, flags, sizes = ids[order], flags[order], sizes[order]
     return Lot(decoded.columns(order), ids, flags, sizes, not any_flag(flags, _SPECIAL).any())

@@ -86,7 +86,7 @@ def test_a_defect_of_this_program_costs_the_session_it_shows_in(bench: Bench, mo
     a, b = joined(bench, "a", "b")
 
     def fails(decoded: Decoded) -> list[RunRows]:
-        if 66 in decoded.message_ids:
+        if 66 in decoded.fields.message_ids:
             raise ZeroDivisionError("a defect")
         return by_stream(decoded)
 
