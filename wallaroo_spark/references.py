@@ -16,7 +16,9 @@ import json
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
+
+R = TypeVar("R")
 
 Reference = int | str
 """A position in a stream, as it stands in Spark's offset log: the id of the last message before the position.
@@ -110,11 +112,12 @@ def flatten(references: References) -> dict[StreamKey, Reference]:
     }
 
 
-def merge(references: References, newer: References) -> dict[str, dict[str, Reference]]:
-    """Return the union of both; a stream that is in both has its reference from ``newer``."""
-    merged = {scope: dict(streams) for scope, streams in references.items()}
-    for scope, streams in newer.items():
-        merged.setdefault(scope, {}).update(streams)
+def merge(*parts: Mapping[str, Mapping[str, R]]) -> dict[str, dict[str, R]]:
+    """Return the union of references or changes; a stream that is in several has its reference from the last one."""
+    merged: dict[str, dict[str, R]] = {}
+    for part in parts:
+        for scope, streams in part.items():
+            merged.setdefault(scope, {}).update(streams)
     return merged
 
 
@@ -354,13 +357,7 @@ class _Line:
             return None
         steps = self.behind(min(before, after))[: abs(after - before)]
         ways = [step.changes for step in steps] if before < after else [step.undo for step in reversed(steps)]
-        if len(ways) == 1:
-            return ways[0]
-        merged: dict[str, dict[str, Reference | None]] = {}
-        for way in ways:
-            for scope, streams in way.items():
-                merged.setdefault(scope, {}).update(streams)
-        return merged
+        return ways[0] if len(ways) == 1 else merge(*ways)
 
     def at(self, version: int) -> dict[str, dict[str, Reference]]:
         """Return a copy of all references at a version. Raises LookupError for a forgotten version."""
@@ -417,15 +414,13 @@ def all_changes(before: References, after: References) -> Changes | None:
         known = plain(before)
     except LookupError:
         return None
-    found: dict[str, dict[str, Reference | None]] = {
-        scope: dict(streams) for scope, streams in changed(known, after).items()
-    }
     kept = plain(after)
-    for scope, streams in known.items():
-        gone = streams.keys() - kept.get(scope, {}).keys()
-        if gone:
-            found.setdefault(scope, {}).update(dict.fromkeys(gone))
-    return found
+    gone: Changes = {
+        scope: dict.fromkeys(lost)
+        for scope, streams in known.items()
+        if (lost := streams.keys() - kept.get(scope, {}).keys())
+    }
+    return merge(changed(known, after), gone)
 
 
 def changed(before: References | None, after: References) -> References:

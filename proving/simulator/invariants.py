@@ -16,7 +16,7 @@ from proving.simulator.parts.worker import Worker
 from proving.simulator.worker_validation import validate_worker
 from wallaroo_spark.protocol import NOTHING_PROCESSED, ConnectorSession, Frame, NotifyAck, Ok
 from wallaroo_spark.references import Endings, Reference, StreamKey, flatten, ranges, reference_of
-from wallaroo_spark.sidecar.forgetting import dwell_seconds
+from wallaroo_spark.source.forgetting import dwell_seconds
 from wallaroo_spark.worker.machine.connection_state import Connection
 from wallaroo_spark.worker.machine.state import WorkerState
 

@@ -17,7 +17,7 @@ from wallaroo_spark.checkpoint import model
 from wallaroo_spark.inner.calls import PlanAnswer, PlanQuestion
 from wallaroo_spark.protocol import WorkerSession
 from wallaroo_spark.references import References, VersionedReferences, reference_of
-from wallaroo_spark.sidecar.forgetting import Decision, Forgetting
+from wallaroo_spark.source.forgetting import Decision, Forgetting
 from wallaroo_spark.source.planner import Inquiry, Plan
 from wallaroo_spark.worker.buffer.buffer import Buffer
 from wallaroo_spark.worker.buffer.held_stream import HeldStream

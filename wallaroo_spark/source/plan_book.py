@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from wallaroo_spark.errors import CheckpointError, WallarooError, one_line
-from wallaroo_spark.references import Changes, EndingChanges, Reference, VersionedReferences
+from wallaroo_spark.references import Changes, EndingChanges, VersionedReferences, merge
 from wallaroo_spark.sidecar import plan_files
 from wallaroo_spark.sidecar.plan_files import Chain, Form, NamedPlan, PlanFiles, PlanName, PlanReader, form_of
 from wallaroo_spark.source.offsets import offset, references_of
@@ -187,13 +187,12 @@ class PlanBook:
 
 def _with_ended(changes: Changes, endings: EndingChanges, before: VersionedReferences) -> Changes:
     """The changes, with the references of the streams whose end alone has changed."""
-    found: dict[str, dict[str, Reference | None]] = {scope: dict(streams) for scope, streams in changes.items()}
-    for scope, streams in endings.times.items():
-        known = found.setdefault(scope, {})
-        for stream in streams:
-            if stream not in known:
-                known[stream] = before.reference(scope, stream)
-    return {scope: streams for scope, streams in found.items() if streams}
+    unchanged: Changes = {
+        scope: {stream: before.reference(scope, stream) for stream in streams}
+        for scope, streams in endings.times.items()
+        if streams
+    }
+    return merge(unchanged, changes)
 
 
 def _named_plan(value: Offset) -> NamedPlan | None:

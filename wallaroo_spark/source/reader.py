@@ -28,14 +28,14 @@ from wallaroo_spark.checkpoint.power_loss import begin_batch
 from wallaroo_spark.errors import CheckpointError, ConfigurationError, TransportError, one_line
 from wallaroo_spark.inner.client import Trust
 from wallaroo_spark.options import Options, resolve_secret
-from wallaroo_spark.references import Leaving, PlannedRange, Reference, References, StreamKey, ranges, slot_of_ephemeral
+from wallaroo_spark.references import Leaving, PlannedRange, References, StreamKey, merge, ranges, slot_of_ephemeral
 from wallaroo_spark.registry import NO_QUERY, QUERY_STARTS, Registry
 from wallaroo_spark.runtime.logs import LogSettings, least_level, log_to_stderr, secrets_of
 from wallaroo_spark.runtime.python_tasks import TASK_PROCESS
-from wallaroo_spark.sidecar.forgetting import Decision, Forgetting, PlanClock, dwell_seconds, merged
 from wallaroo_spark.sidecar.plan_files import PlanFiles, local_checkpoint, plans_at
 from wallaroo_spark.source.available_now import AvailableNow
 from wallaroo_spark.source.fleet_view import FleetView
+from wallaroo_spark.source.forgetting import Decision, Forgetting, PlanClock, dwell_seconds
 from wallaroo_spark.source.leader_election import LeaderElection, followed
 from wallaroo_spark.source.plan_book import RETRY_SECONDS, PlanBook
 from wallaroo_spark.source.planner import Limits, NothingToRead, Plan, slot_of
@@ -72,11 +72,8 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._checked = False
         self._asked_at = 0.0
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"options": self.options}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        WallarooStreamReader.__init__(self, state["options"])
+    def __reduce__(self) -> tuple[Any, ...]:
+        return WallarooStreamReader, (self.options,)
 
     @cached_property
     def _registry(self) -> Registry:
@@ -215,8 +212,6 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The limits of a batch. Spark names one limit only; when it is one of the options, the others hold as well."""
         options = self.options
         match limit:
-            case ReadAllAvailable():
-                return Limits()
             case ReadMaxRows():
                 return Limits(limit.max_rows, options.max_bytes_per_trigger, options.min_offsets_per_trigger)
             case ReadMaxBytes():
@@ -264,7 +259,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._after(start, ends, decision)
 
     def _after(self, start: dict[str, Any], ends: References, decision: Decision) -> dict[str, Any]:
-        self._last = self._book.after(start, merged(ends, decision.forgotten), decision.endings)
+        self._last = self._book.after(start, merge(ends, decision.forgotten), decision.endings)
         return self._last
 
     def _decide(self, start: dict[str, Any], plan: Plan, ends: References) -> Decision:
@@ -357,7 +352,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return [self._partition(0, [])] if first else []
         # The workers of a restarted query may take a short time to be found; the tasks look for them again.
         self._await(self._fleet.addresses, min(10.0, self.options.replay_timeout))
-        planned = [one for one in planned if not self._dissolved(one.end)]
+        planned = [one for one in planned if not self._dissolved(one)]
         by_slot: dict[int, list[PlannedRange]] = {}
         unknown = {one.key.scope for one in planned if one.key.scope and one.key not in self._holders}
         # Only a guess: a task asks the other workers too.
@@ -391,9 +386,9 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if folder is not None:
             begin_batch(folder, self.options.replay_timeout)
 
-    def _dissolved(self, to: Reference) -> bool:
+    def _dissolved(self, planned: PlannedRange) -> bool:
         """Whether an ephemeral range belongs to a slot that the fleet no longer has. No worker can report its loss."""
-        slot = slot_of_ephemeral(to)
+        slot = slot_of_ephemeral(planned.end)
         return slot is not None and 0 < self._fleet.workers <= slot
 
     def _partition(self, slot: int, planned: list[PlannedRange], leaving: tuple[str, int] = ("", 0)) -> RangePartition:

@@ -21,12 +21,13 @@ from wallaroo_spark.references import (
     References,
     StreamKey,
     VersionedReferences,
+    merge,
     ranges,
     slot_of_ephemeral,
 )
 from wallaroo_spark.registry import KnownWorkers
-from wallaroo_spark.sidecar.forgetting import Forgetting, PlanClock, dwell_seconds, merged
 from wallaroo_spark.sidecar.plan_files import NAMED_VERSION
+from wallaroo_spark.source.forgetting import Forgetting, PlanClock, dwell_seconds
 from wallaroo_spark.source.plan_book import PlanBook
 from wallaroo_spark.source.planner import Inquiry, Limits, NextCall, NothingToRead, Plan, SlotNews, Uncommitted, slot_of
 from wallaroo_spark.source.reader import LEAVING_SECONDS
@@ -246,7 +247,7 @@ class Query(Part):
         for scope, streams in decision.forgotten.items():
             self.sim.log(self.name, f"forgets the streams {', '.join(streams)} of {scope!r}")
             self.sim.history.counts["forgotten"] += len(streams)
-        return self._book.after(value, merged(ends, decision.forgotten), decision.endings), decision.due
+        return self._book.after(value, merge(ends, decision.forgotten), decision.endings), decision.due
 
     def _plan(self, start: VersionedReferences, *, everybody: bool) -> Steps:
         limits = Limits(self.world.profile.max_rows)

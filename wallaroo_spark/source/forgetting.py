@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from wallaroo_spark import references
+from wallaroo_spark.source.planner import Plan
 
 MOST_LEAVING = 10_000
 """Streams that leave at once; a choice, which bounds the notices of them (some 100 kB)."""
@@ -58,22 +58,6 @@ class PlanClock:
         return self._elapsed()
 
 
-class EndReports(Protocol):
-    """The ends of streams that workers have reported in their answers to one plan."""
-
-    @property
-    def ended(self) -> Mapping[references.StreamKey, references.Reference]:
-        """Streams that end at this reference."""
-
-    @property
-    def leaving(self) -> Mapping[int, str]:
-        """The token of the leaving streams that each worker knows, by slot."""
-
-    @property
-    def wanted(self) -> frozenset[references.StreamKey]:
-        """Leaving streams that some worker needs."""
-
-
 @dataclass(frozen=True)
 class Decision:
     """The ends of streams in a plan, beside the rows that it reads."""
@@ -105,7 +89,7 @@ class Forgetting:
         """No stream ended before this, as far as the last look at all of them says; None before the first look."""
 
     def decide(
-        self, start: references.VersionedReferences, plan: EndReports, ends: references.References, slots: int
+        self, start: references.VersionedReferences, plan: Plan, ends: references.References, slots: int
     ) -> Decision:
         """The ends that a plan records which goes from ``start`` to ``ends``; ``slots`` is the size of the fleet."""
         before = start.endings
@@ -139,7 +123,7 @@ class Forgetting:
         self,
         before: references.Endings,
         leaving: references.Leaving,
-        plan: EndReports,
+        plan: Plan,
         times: dict[str, dict[str, int | None]],
         slots: int,
         at: int,
@@ -182,13 +166,3 @@ class Forgetting:
 def _is_read(ends: references.References, key: references.StreamKey) -> bool:
     """Whether a plan with these ends reads rows of a stream."""
     return str(key.stream_id) in ends.get(key.scope, {})
-
-
-def merged(ends: references.Changes, forgotten: references.Changes) -> references.Changes:
-    """The changes of a plan: the ends of its streams, and the streams that it forgets."""
-    if not forgotten:
-        return ends
-    found: dict[str, dict[str, references.Reference | None]] = {scope: dict(streams) for scope, streams in ends.items()}
-    for scope, streams in forgotten.items():
-        found.setdefault(scope, {}).update(streams)
-    return found

@@ -10,9 +10,9 @@ import pytest
 
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.options import Options
-from wallaroo_spark.references import Reference, References, StreamKey, VersionedReferences, endings_of, ranges
-from wallaroo_spark.sidecar.forgetting import Decision, Forgetting, PlanClock, merged
+from wallaroo_spark.references import Reference, References, StreamKey, VersionedReferences, endings_of, merge, ranges
 from wallaroo_spark.sidecar.plan_files import NamedPlan, PlanFiles
+from wallaroo_spark.source.forgetting import Decision, Forgetting, PlanClock
 from wallaroo_spark.source.plan_book import PlanBook
 from wallaroo_spark.source.planner import Plan
 
@@ -51,7 +51,7 @@ class Query:
         known = {0: token, 1: token} if self.known is None else self.known
         plan = Plan({}, 0, 0, {}, ended=ended or {}, leaving=known, wanted=wanted)
         decision = self.forgetting.decide(self.references, plan, ends, 2)
-        self.value = self.book.after(self.value, merged(ends, decision.forgotten), decision.endings)
+        self.value = self.book.after(self.value, merge(ends, decision.forgotten), decision.endings)
         return decision
 
     def end_a(self) -> None:
