@@ -20,8 +20,8 @@ def validate(entries: KeyEntries) -> None:
     assert head.delayed == sorted(head.delayed), head.delayed
     # A timer is also armed for a pipeline that was held up by the end of a turn.
     held_up = [one for one in head.pipelines.values() if one.cursor < head.last and one.has_room and not one.reading]
-    assert head.armed is None or head.delayed or held_up or head.deadline is not None, head
-    assert not head.delayed or head.armed is not None, head
+    assert head.armed is None or head.delayed or held_up or head.committing or head.deadline is not None, head
+    assert not (head.delayed or head.committing) or head.armed is not None, head
     # Records that are due may wait for room in a later batch.
     first = next((due for due, one in head.delayed if not isinstance(one, DelayedRecords)), None)
     assert first is None or (head.armed is not None and head.armed <= first), head

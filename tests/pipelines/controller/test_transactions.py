@@ -9,7 +9,7 @@ from wallaroo_spark.errors import PipelineError
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.plans import PartitionPlan, PipelinePlan, StagePlan
-from wallaroo_spark.pipelines.controller.messages.values import Delivery, PartitionKey, StatementId
+from wallaroo_spark.pipelines.controller.messages.values import Delivery, GroupDelivery, PartitionKey, StatementId
 from wallaroo_spark.pipelines.schema.cloud_event import Payload
 
 BEGIN, ADD, ACK = reply(10), reply(11), reply(12)
@@ -318,3 +318,56 @@ def test_a_target_that_is_deleted_after_a_roll_back_forgets_the_statement() -> N
     assert not key.of(i.WithdrawDelivery)
     target.carried(abort, ORDERS)
     assert not [name for name in (*key.stored, *target.stored) if name[:1] in (b"t", b"s")]
+
+
+def staged(target: Key, transactions: int) -> list[e.Carried]:
+    """The commits of transactions, each with a statement of 1,000 bytes and more that the target has staged."""
+    found: list[e.Carried] = []
+    for number in range(transactions):
+        statement = StatementId(GroupDelivery("billing", number), 0)
+        target.carried(e.ApplyStatement(statement, (record(number)._replace(data=b"x" * 1_000),)), ORDERS)
+        found.append(e.CommitStatement(statement))
+    return found
+
+
+def commit_together(target: Key, commits: list[e.Carried]) -> None:
+    following = target.head.received[ORDERS] + 1
+    target.do(*(e.CarriedIn(ORDERS, following + place, one) for place, one in enumerate(commits)))
+
+
+def test_transactions_that_commit_together_are_appended_by_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wallaroo_spark.pipelines.controller.partition_log.DUE_BYTES", 2_000)
+    target = Key(key=SHIPMENTS)
+    commits = staged(target, 9)
+    commit_together(target, commits[:8])
+    answered = said(target)
+    for batches in range(1, 4):
+        assert len(target.log) == 2 * batches
+        assert target.head.armed == target.now + 1
+        target.now += 1
+        # One that comes later does not pass those that wait.
+        target.do() if batches > 1 else commit_together(target, commits[8:])
+        answered += said(target)
+    target.now += 1
+    target.do()
+
+    answered += said(target)
+    assert [one.id for one in target.log] == [str(number) for number in range(9)]
+    expected = [StatementId(GroupDelivery("billing", number), 0) for number in range(9)]
+    assert answered == [e.StatementAppended(name, (place,)) for place, name in enumerate(expected, start=1)]
+    assert target.head.armed is None
+    assert not [name for name in target.stored if name[:1] == b"s"]
+
+
+def test_commits_that_wait_while_their_target_is_deleted_write_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wallaroo_spark.pipelines.controller.partition_log.DUE_BYTES", 1_000)
+    target = Key(key=SHIPMENTS)
+    commit_together(target, staged(target, 3))
+    target.now += 1
+    target.do(e.PartitionDeclared(2, None), e.PartitionDeclared(3, PartitionPlan()))
+
+    answers = [one for one in said(target) if isinstance(one, e.StatementAppended)]
+    assert [bool(one.offsets) for one in answers] == [False, False]
+    assert all("was deleted after the statement was applied" in one.reason for one in answers)
+    assert len(target.log) == 1
+    assert not [name for name in target.stored if name[:1] == b"s"]

@@ -113,9 +113,10 @@ class KeyController:
         return self.context.entries.take_changes()
 
     def wake(self) -> None:
-        """Time has passed: delayed deliveries and records are due."""
+        """Time has passed: delayed deliveries and records are due, and statements that found no room before."""
         now, head = self.context.now, self._head
         self._instances.set_aside()
+        self._staged.append_committed()
         if head.armed is not None and head.armed <= now:
             head.armed = None
         later = []
@@ -144,7 +145,7 @@ class KeyController:
         # The time of the next batch is later than that of this one.
         following = self.context.now + 1
         times = [max(self._head.delayed[0][0], following)] if self._head.delayed else []
-        times += [following] if self._pipelines.held_up else []
+        times += [following] if self._pipelines.held_up or self._head.committing else []
         times += [self._head.deadline] if self._head.deadline is not None else []
         due = min(times, default=None)
         if due != self._head.armed:

@@ -19,8 +19,9 @@ from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 LONGEST_WAIT = 30 * 24 * 3600 * 1000
 """The most milliseconds by which records are delayed. A choice: 30 days."""
 DUE_BYTES = 32 << 20
-"""Bytes of delayed records from which a batch appends no more of them. A task has some hundred MiB, and what
-was published for the same moment, as by a program that sends reports at midnight, may have gigabytes."""
+"""Bytes of delayed records, and of statements, from which a batch appends no more of them. A task has some hundred MiB,
+and what was published for the same moment, as by a program that sends reports at midnight, or what many transactions
+have staged that are acked together, may have gigabytes."""
 MOST_IDS = 50_000
 """The most ids in a message to another partition. Such a message has some 1 MB."""
 MOST_DELAYED = 10_000
@@ -35,7 +36,7 @@ class PartitionLog:
         self._waiting: int | None = None
         """Number of delayed requests, once it is counted."""
         self._due_bytes = 0
-        """Bytes of the delayed records that this batch has appended."""
+        """Bytes of the delayed and staged records that this batch has appended."""
         self._moved: list[events.RecordsMoved] = []
         """Records of other partitions that are not placed yet."""
         self._raised = False
@@ -84,16 +85,25 @@ class PartitionLog:
         if event.durability is values.Durability.COMMITTED:
             context.answer(event.reply_to)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether this batch appends more records that were stored before."""
+        return self._due_bytes < DUE_BYTES
+
+    def count(self, records: Sequence[CloudEvent]) -> None:
+        """This batch appends records that were stored before."""
+        self._due_bytes += sum(record.size for record in records)
+
     def due(self, delayed: values.DelayedRecords) -> bool:
         """The time of delayed records has come. Returns whether they are appended; otherwise a later batch has to."""
-        if self._due_bytes >= DUE_BYTES:
+        if not self.has_room:
             return False
         found = self._context.entries.delayed.get(delayed.number)
         assert found is not None, delayed
         self._context.entries.delayed.remove(delayed.number)
         self._waiting = None
         partitions, records = found
-        self._due_bytes += sum(record.size for record in records)
+        self.count(records)
         self._append_due(partitions, records)
         return True
 

@@ -151,19 +151,29 @@ class StagedStatements:
         self._context.carry(source, events.StatementApplied(message.statement))
 
     def commit(self, source: PartitionKey, message: events.CommitStatement) -> None:
-        """Append the records of a staged statement."""
-        records = self._entries.get((source, message.statement))
+        """Append the records of a staged statement, in this batch or in a later one."""
+        self._context.head.committing.append((source, message.statement))
+        self.append_committed()
+
+    def append_committed(self) -> None:
+        """Append the records of committed statements, in their order, as long as this batch has room."""
+        waiting = self._context.head.committing
+        while waiting and self._log.has_room:
+            self._append(*waiting.pop(0))
+
+    def _append(self, source: PartitionKey, statement: StatementId) -> None:
+        records = self._entries.get((source, statement))
         if records is None:
             raise PipelineError(
-                f"{self._context.key}: {source} commits {message.statement}, which is not staged; "
-                "this is a defect, report it"
+                f"{self._context.key}: {source} commits {statement}, which is not staged; this is a defect, report it"
             )
-        self._entries.remove((source, message.statement))
+        self._entries.remove((source, statement))
         if records:
+            self._log.count(records)
             written = self._log.append(records)
-            answer = events.StatementAppended(message.statement, written.offsets, partitions=written.partitions)
+            answer = events.StatementAppended(statement, written.offsets, partitions=written.partitions)
         else:
-            answer = events.StatementAppended(message.statement, (), self._deleted())
+            answer = events.StatementAppended(statement, (), self._deleted())
         self._context.carry(source, answer)
 
     def abort(self, source: PartitionKey, message: events.AbortStatement) -> None:

@@ -200,6 +200,8 @@ class Head:
     """The treatment of deliveries of groups that did not succeed."""
     deadline: int | None = None
     """The time of no open delivery is over before this; None while no delivery has a limit."""
+    committing: list[tuple[values.PartitionKey, values.StatementId]] = field(default_factory=list)
+    """Source and name of staged statements that are committed, and that later batches append."""
 
 
 @dataclass(slots=True)
