@@ -10,9 +10,10 @@ Source: ``docs/status.md#causes``, ``docs/pipelines/see.md#causes``.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from wallaroo_spark.codes import ENTRIES
 from wallaroo_spark.observe.application import ApplicationStatus, StageStatus
@@ -44,6 +45,7 @@ REFUSED_SECONDS = 60.0
 """Seconds for which a refused connection counts. A choice: connectors try again at least once in that time."""
 
 S = TypeVar("S")
+T = TypeVar("T", bound=tuple[Any, ...])
 
 
 @dataclass(frozen=True)
@@ -74,12 +76,9 @@ class _Finding:
 def with_causes(status: ReceiverStatus) -> ReceiverStatus:
     """The snapshot with all its causes, and the cause of each of its parts."""
     causes = tuple(finding.of(status.name) for finding in _ranked(RECEIVER, status))
-    held_up = _held_up(status)
+    held_up = _first(_held_up(status))
     by_slot = {slot.slot: slot for slot in status.slots}
-    slots = tuple(
-        dataclasses.replace(slot, cause=_slot(status, slot, held_up).of(f"{status.name} slot {slot.slot}"))
-        for slot in status.slots
-    )
+    slots = tuple(dataclasses.replace(slot, cause=_of_slot(status, slot, held_up)) for slot in status.slots)
     instances = tuple(
         dataclasses.replace(one, cause=_of_instance(status, one, by_slot.get(one.slot), held_up))
         for one in status.instances
@@ -94,8 +93,8 @@ def with_causes(status: ReceiverStatus) -> ReceiverStatus:
     )
 
 
-Ladder = tuple[Callable[[S], "_Finding | Iterable[_Finding] | None"], ...]
-"""Functions that find a cause, or several of them, those that do most harm first."""
+Ladder = tuple[Callable[[S], Iterator[_Finding]], ...]
+"""Functions that find causes, those that do most harm first."""
 
 
 def _ranked(ladder: Ladder[S], status: S) -> list[_Finding]:
@@ -103,16 +102,16 @@ def _ranked(ladder: Ladder[S], status: S) -> list[_Finding]:
     is a cause only without another one."""
     *rungs, work = ladder
     found: dict[str, _Finding] = {}
-    for one in (one for rung in rungs for one in _each(rung(status))):
+    for one in (one for rung in rungs for one in rung(status)):
         found.setdefault(one.code, one)
-    return sorted(found.values(), key=lambda one: one.sound) or [*_each(work(status))]
+    return sorted(found.values(), key=lambda one: one.sound) or [next(work(status))]
 
 
-def _each(found: _Finding | Iterable[_Finding] | None) -> Iterable[_Finding]:
-    return () if found is None else (found,) if isinstance(found, _Finding) else found
+def _first(found: Iterator[_Finding]) -> _Finding | None:
+    return next(found, None)
 
 
-def _not_running(status: ReceiverStatus) -> _Finding | None:
+def _not_running(status: ReceiverStatus) -> Iterator[_Finding]:
     """A failure outside the receiver, because of which its parts cannot be judged."""
     away = [slot for slot in status.slots if slot.registry_away]
     if status.registry_error or away:
@@ -120,17 +119,15 @@ def _not_running(status: ReceiverStatus) -> _Finding | None:
         # The error's own advice follows its first semicolon; the cause has a better one.
         detail = f": {status.registry_error.partition('; ')[0]}" if status.registry_error else ""
         text = f"{who}{detail}; connected sessions go on, new ones are told to come back"
-        return _Finding("registry-away", text)
-    if not status.running:
-        return _Finding("not-running", "no driver and no worker holds a lease in this registry")
-    return None
+        yield _Finding("registry-away", text)
+    elif not status.running:
+        yield _Finding("not-running", "no driver and no worker holds a lease in this registry")
 
 
 def _without_registry(slots: list[SlotStatus]) -> str:
     numbers = ", ".join(str(slot.slot) for slot in slots[:5]) + (", …" if len(slots) > 5 else "")
-    if len(slots) == 1:
-        return f"the worker of slot {numbers} does not reach the registry"
-    return f"the workers of slots {numbers} do not reach the registry"
+    who, verb = ("worker of slot", "does") if len(slots) == 1 else ("workers of slots", "do")
+    return f"the {who} {numbers} {verb} not reach the registry"
 
 
 def _slots(*states: str) -> Callable[[ReceiverStatus], Iterator[_Finding]]:
@@ -141,8 +138,8 @@ def _slots(*states: str) -> Callable[[ReceiverStatus], Iterator[_Finding]]:
             yield _Finding("slot-vacant", "no slot is known")
         for state in states if status.running else ():
             for slot in status.slots:
-                if slot.state == state and (absent := _absent(status, slot)):
-                    yield absent
+                if slot.state == state:
+                    yield from _absent(status, slot)
 
     return found
 
@@ -157,8 +154,8 @@ def _died(status: ReceiverStatus, slot: SlotStatus) -> str:
     return f"the worker of slot {slot.slot} has died{when}{times}{why}"
 
 
-def _absent(status: ReceiverStatus, slot: SlotStatus) -> _Finding | None:
-    """Why a slot's worker does not serve; None when it answers."""
+def _absent(status: ReceiverStatus, slot: SlotStatus) -> Iterator[_Finding]:
+    """Why a slot's worker does not serve; nothing when it answers."""
     worker = f"the worker of slot {slot.slot}"
     by_state = {
         "frozen": (
@@ -172,29 +169,29 @@ def _absent(status: ReceiverStatus, slot: SlotStatus) -> _Finding | None:
         "stopping": ("worker-stopping", f"{worker} is ending: {slot.stopping}"),
         "vacant": ("slot-vacant", f"nobody serves slot {slot.slot}"),
     }
-    return _Finding(*by_state[slot.state]) if slot.state in by_state else None
+    if slot.state in by_state:
+        yield _Finding(*by_state[slot.state])
 
 
-def _query_error(status: ReceiverStatus) -> _Finding | None:
+def _query_error(status: ReceiverStatus) -> Iterator[_Finding]:
     query = status.query
-    if query.state == "failed":
-        if query.error_kind == "checkpoint":
-            return _Finding(
-                "checkpoint-unwritable",
-                f"the query has failed because its checkpoint {query.checkpoint} cannot be used: {query.error}",
-            )
-        return _Finding(
+    if query.state == "failed" and query.error_kind == "checkpoint":
+        yield _Finding(
+            "checkpoint-unwritable",
+            f"the query has failed because its checkpoint {query.checkpoint} cannot be used: {query.error}",
+        )
+    elif query.state == "failed":
+        yield _Finding(
             "query-failed",
             f"the query has failed: {query.error}",
             f"mend that, then start it again: batch {_next_batch(query)} comes again with the same rows; where a row "
             "is the fault, let the query filter it out, or write it to another place",
         )
-    if query.watcher_error:
-        return _Finding(
+    elif query.watcher_error:
+        yield _Finding(
             "checkpoint-unreadable",
             f"the driver cannot read the checkpoint, so nothing is acknowledged: {query.watcher_error}",
         )
-    return None
 
 
 def _next_batch(query: QueryStatus) -> int:
@@ -210,41 +207,39 @@ _QUERY = {
 """The causes of a query that does not run, by its state."""
 
 
-def _query(status: ReceiverStatus) -> _Finding | None:
+def _query(status: ReceiverStatus) -> Iterator[_Finding]:
     """Why no query reads the receiver."""
     if not status.running:
-        return None
+        return
     if status.driver is None and not status.registry_error:
-        return _Finding(
+        yield _Finding(
             "driver-lost",
             "workers run, and no driver holds the lock of the receiver: it has ended, or does not reach the registry",
         )
-    if status.query.state in _QUERY:
-        return _Finding(*_QUERY[status.query.state])
+    elif status.query.state in _QUERY:
+        yield _Finding(*_QUERY[status.query.state])
     # A round that fails because the registry does not answer counts as the registry's failure.
-    if status.driver_error and not (status.registry_error or any(slot.registry_away for slot in status.slots)):
-        return _Finding("driver-error", f"the driver's last round has failed: {status.driver_error}")
-    return None
+    elif status.driver_error and not (status.registry_error or any(slot.registry_away for slot in status.slots)):
+        yield _Finding("driver-error", f"the driver's last round has failed: {status.driver_error}")
 
 
 _VERBS = {"reading": "has been reading for", "writing": "has been in the query and its sink for"}
 
 
-def _batch(status: ReceiverStatus) -> _Finding | None:
-    """The batch under way as a cause; None between batches."""
+def _batch(status: ReceiverStatus) -> Iterator[_Finding]:
+    """The batch under way as a cause; nothing between batches."""
     phase, since = status.query.phase, status.query.since
     if status.query.batch is None or phase not in _VERBS:
-        return None
+        return
     seconds = max(0.0, status.time - since) if since is not None else 0.0
     text = f"batch {status.query.batch} {_VERBS[phase]} {duration(seconds)}"
     missing = sum(slot.read.missing for slot in status.slots if slot.read is not None)
     if phase == "reading" and missing and seconds >= SLOW_SECONDS:
-        return _Finding(
-            "resend-awaited", f"{text}; {missing:,} of its ranges have to be sent again by their connectors"
-        )
-    if seconds >= _usual(status.query):
-        return _Finding("sink-slow", text, healthy=seconds < LONG_SECONDS)
-    return _Finding("batch-running", text)
+        yield _Finding("resend-awaited", f"{text}; {missing:,} of its ranges have to be sent again by their connectors")
+    elif seconds >= _usual(status.query):
+        yield _Finding("sink-slow", text, healthy=seconds < LONG_SECONDS)
+    else:
+        yield _Finding("batch-running", text)
 
 
 def _usual(query: QueryStatus) -> float:
@@ -254,66 +249,66 @@ def _usual(query: QueryStatus) -> float:
     return min(max(SLOW_SECONDS, query.durations.get("triggerExecution", 0) / 500), LONG_SECONDS)
 
 
-def _slow_batch(status: ReceiverStatus) -> _Finding | None:
-    found = _batch(status)
-    if found is None or found.code == "batch-running":
-        return None
+def _slow_batch(status: ReceiverStatus) -> Iterator[_Finding]:
     # The buffer is full because its rows are not committed.
     full = any(slot.pressure == "hard" for slot in status.slots)
-    return dataclasses.replace(found, healthy=False) if full else found
+    for found in _batch(status):
+        if found.code != "batch-running":
+            yield dataclasses.replace(found, healthy=False) if full else found
 
 
-def _driver_slow(status: ReceiverStatus) -> _Finding | None:
+def _driver_slow(status: ReceiverStatus) -> Iterator[_Finding]:
     age = status.report_age
     # Without the registry, the report cannot come.
-    if status.driver is None or status.registry_error or age is None or age < OLD_SECONDS:
-        return None
-    return _Finding(
-        "driver-slow",
-        f"the driver has reported nothing for {duration(age)}, so its figures are old and nothing is acknowledged",
-    )
+    if status.driver is not None and not status.registry_error and age is not None and age >= OLD_SECONDS:
+        yield _Finding(
+            "driver-slow",
+            f"the driver has reported nothing for {duration(age)}, so its figures are old and nothing is acknowledged",
+        )
 
 
-def _held_up(status: ReceiverStatus) -> _Finding | None:
-    """The reason why held rows are not committed, common to all parts; None when there is none."""
-    if not status.running:
-        return _not_running(status)
-    rungs = (_WORKERS_GONE, _query_error, _WORKERS_AWAY, _query, _batch)
-    return next((found for rung in rungs for found in _each(rung(status))), None)
+def _held_up(status: ReceiverStatus) -> Iterator[_Finding]:
+    """The reasons why held rows are not committed, common to all parts."""
+    rungs = (_WORKERS_GONE, _query_error, _WORKERS_AWAY, _query, _batch) if status.running else (_not_running,)
+    return (found for rung in rungs for found in rung(status))
 
 
-def _full(status: ReceiverStatus) -> _Finding | None:
+def _full(status: ReceiverStatus) -> Iterator[_Finding]:
     """A buffer that takes nothing, or above three quarters only what a waiting read needs."""
-    full = [slot for slot in status.slots if slot.pressure in ("soft", "hard")]
-    if not full:
-        return None
-    worst = max(full, key=lambda slot: (slot.pressure == "hard", slot.ack_age or 0.0))
-    return _Finding(
-        "memory-full",
-        f"the buffer of slot {worst.slot} is full, so its connectors are not read",
-        healthy=worst.pressure == "soft" and (worst.ack_age or 0.0) < LONG_SECONDS,
-    )
+    full = [((one.pressure == "hard", one.ack_age or 0.0), one) for one in status.slots if one.pressure in _PRESSED]
+    for (hard, age), worst in _greatest(full):
+        yield _Finding(
+            "memory-full",
+            f"the buffer of slot {worst.slot} is full, so its connectors are not read",
+            healthy=not hard and age < LONG_SECONDS,
+        )
 
 
-def _refused(status: ReceiverStatus) -> _Finding | None:
+_PRESSED = ("soft", "hard")
+
+
+def _greatest(found: Iterable[T]) -> list[T]:
+    """The tuple with the greatest first part; none without any."""
+    return sorted(found, key=lambda one: one[0], reverse=True)[:1]
+
+
+def _refused(status: ReceiverStatus) -> Iterator[_Finding]:
     """Connections that were refused lately for a reason that the connector cannot remove by itself."""
-    found: list[Refusal] = [
-        refusal
+    found = [
+        ((refusal.kind == "wrong-cookie", refusal.at), refusal)
         for slot in status.slots
         for refusal in slot.refusals
         if status.time - refusal.at <= REFUSED_SECONDS and refusal.kind in _FINAL
     ]
-    if not found:
-        return None
-    cookies = [refusal for refusal in found if refusal.kind == "wrong-cookie"]
-    last = max(cookies or found, key=lambda refusal: refusal.at)
-    ago = duration(max(0.0, status.time - last.at))
-    who = f"{last.instance} at {last.peer}" if last.instance else f"a connector at {last.peer}"
     # While others are connected, the receiver works: the refused one may be a stranger.
     others = any(slot.sessions for slot in status.slots)
-    if cookies:
-        return _Finding("wrong-cookie", f"{who} was refused {ago} ago, because its cookie is wrong", healthy=others)
-    return _Finding("refused", f"{who} was refused {ago} ago: {last.reason}", healthy=others)
+    for (cookie, at), last in _greatest(found):
+        who = f"{last.instance} at {last.peer}" if last.instance else f"a connector at {last.peer}"
+        refused = f"{who} was refused {duration(max(0.0, status.time - at))} ago"
+        if cookie:
+            yield _Finding("wrong-cookie", f"{refused}, because its cookie is wrong", healthy=others)
+        else:
+            yield _Finding("refused", f"{refused}: {last.reason}", healthy=others)
 
 
 _FINAL = frozenset(
@@ -333,17 +328,18 @@ _FINAL = frozenset(
 """The kinds of refusals that do not end without a change by a person."""
 
 
-def _work(status: ReceiverStatus) -> _Finding:
+def _work(status: ReceiverStatus) -> Iterator[_Finding]:
     """The activity of a receiver without a problem."""
     if status.totals.rows:
-        return _batch(status) or _awaits_trigger(status, status.totals.rows)
+        yield _first(_batch(status)) or _awaits_trigger(status, status.totals.rows)
+        return
     if not status.totals.sessions + status.totals.waiting:
-        return _Finding("no-connector", "no connector is connected")
+        yield _Finding("no-connector", "no connector is connected")
     quiet = [one.last_frame_age for one in status.instances if one.last_frame_age is not None]
     if not quiet or min(quiet) >= QUIET_SECONDS:
         for_long = f" for {duration(min(quiet))}" if quiet else ""
-        return _Finding("no-data", f"no connector has sent anything{for_long}, and all rows are committed")
-    return _Finding("flowing", "rows arrive and are committed")
+        yield _Finding("no-data", f"no connector has sent anything{for_long}, and all rows are committed")
+    yield _Finding("flowing", "rows arrive and are committed")
 
 
 def _awaits_trigger(status: ReceiverStatus, rows: int) -> _Finding:
@@ -368,45 +364,46 @@ RECEIVER: Ladder[ReceiverStatus] = (
 """The causes of a receiver, those that do most harm first."""
 
 
-def _slot(status: ReceiverStatus, slot: SlotStatus, held_up: _Finding | None) -> _Finding:
-    absent = _absent(status, slot)
-    if absent is not None:
-        return absent
+def _of_slot(status: ReceiverStatus, slot: SlotStatus, held_up: _Finding | None) -> Cause:
+    return next(_slot_findings(status, slot, held_up)).of(f"{status.name} slot {slot.slot}")
+
+
+def _slot_findings(status: ReceiverStatus, slot: SlotStatus, held_up: _Finding | None) -> Iterator[_Finding]:
+    yield from _absent(status, slot)
     if slot.registry_away:
-        return _Finding("registry-away", "its worker does not reach the registry; new sessions are told to come back")
-    query = _query_error(status) or _query(status)
-    if query is not None:
-        return query
+        yield _Finding("registry-away", "its worker does not reach the registry; new sessions are told to come back")
+    yield from itertools.chain(_query_error(status), _query(status))
     if slot.rows and held_up is not None and held_up.code != "batch-running":
-        return held_up
+        yield held_up
     alone = dataclasses.replace(
         status,
         slots=(slot,),
         instances=tuple(one for one in status.instances if one.slot == slot.slot),
         totals=Totals(rows=slot.rows, sessions=slot.sessions, waiting=slot.waiting),
     )
-    return _full(alone) or _refused(alone) or _work(alone)
+    yield from itertools.chain(_full(alone), _refused(alone), _work(alone))
 
 
 def _of_instance(
     status: ReceiverStatus, one: InstanceStatus, slot: SlotStatus | None, held_up: _Finding | None
 ) -> Cause:
     subject = f"{status.name}/{one.name}"
-    found = next(finding for finding in _instance_findings(status, one, slot, held_up) if finding is not None)
+    found = next(_instance_findings(status, one, slot, held_up))
     credits = f", credits {max(0, one.credits):,}" if one.state == "streaming" and found.code != "flowing" else ""
     return found.of(subject, credits)
 
 
 def _instance_findings(
     status: ReceiverStatus, one: InstanceStatus, slot: SlotStatus | None, held_up: _Finding | None
-) -> Iterator[_Finding | None]:
+) -> Iterator[_Finding]:
     if one.state == "waiting":
         if slot is not None and slot.registry_away:
             yield _Finding("registry-away", "its session begins once the registry answers")
-        yield _query_error(status) or _query(status)
+        yield from itertools.chain(_query_error(status), _query(status))
         yield _Finding("session-pending", "its HELLO is being answered")
-    if one.rows:
+    if one.rows and held_up is not None:
         yield held_up
+    if one.rows:
         if one.state == "gone":
             yield _Finding("connector-gone", f"it is not connected, and {one.rows:,} rows of it are held")
         yield _awaits_trigger(status, one.rows)
@@ -516,8 +513,7 @@ LATELY_SECONDS = 60.0
 def _failing(status: ApplicationStatus) -> Iterator[_Finding]:
     """The stage and the group that have tried one delivery longest."""
     stages = [(stage.failing or 0.0, pipeline, stage) for pipeline, stage in _stages(status) if is_failing(stage)]
-    if stages:
-        seconds, pipeline, stage = max(stages, key=lambda one: one[0])
+    for seconds, pipeline, stage in _greatest(stages):
         others = f", {_wait(stage.retrying)} for the next attempt" if stage.retrying else ""
         yield _Finding(
             "stage-failing",
@@ -532,8 +528,7 @@ def _failing(status: ApplicationStatus) -> Iterator[_Finding]:
         for group in one.groups
         if group.reason and _fails(group.attempts - 1, group.oldest)
     ]
-    if groups:
-        seconds, one, group = max(groups, key=lambda found: found[0])
+    for seconds, one, group in _greatest(groups):
         yield _Finding(
             "group-failing",
             f"group {group.group} has tried the events behind offset {group.cursor} of partition {one.partition} of "
@@ -553,9 +548,9 @@ def _fails(attempts: int, seconds: float | None) -> bool:
 def _ended_badly(status: ApplicationStatus) -> Iterator[_Finding]:
     """The pipeline of which an instance has failed last. While others end well, it may be the event's own fault."""
     lately = status.time - LATELY_SECONDS
-    last = max(status.pipelines, key=lambda one: one.failed_at or 0.0, default=None)
-    if last is not None and last.failed_at is not None and last.failed_at >= lately:
-        ago = duration(max(0.0, status.time - last.failed_at))
+    failed = [(one.failed_at, one) for one in status.pipelines if one.failed_at is not None and one.failed_at >= lately]
+    for at, last in _greatest(failed):
+        ago = duration(max(0.0, status.time - at))
         yield _Finding(
             "instances-failed",
             f"an instance of {last.pipeline} has failed {ago} ago, {last.failed} in all: {last.reason}",
@@ -566,24 +561,22 @@ def _ended_badly(status: ApplicationStatus) -> Iterator[_Finding]:
 
 def _clients_refused(status: ApplicationStatus) -> Iterator[_Finding]:
     """The gateway that has refused a token last. While others work, it may be that of a stranger."""
-    found = [(one.refused_age, one) for one in status.gateways if one.refused_age is not None]
-    age, last = min(found, key=lambda one: one[0], default=(LATELY_SECONDS, None))
-    if last is not None and age < LATELY_SECONDS:
+    found = [(-one.refused_age, one) for one in status.gateways if one.refused_age is not None]
+    for age, last in _greatest(late for late in found if -late[0] < LATELY_SECONDS):
         yield _Finding(
             "clients-refused",
-            f"gateway {last.gateway} has refused a client {duration(age)} ago: {last.refused_reason}",
+            f"gateway {last.gateway} has refused a client {duration(-age)} ago: {last.refused_reason}",
             healthy=any(one.members or one.requests for one in status.gateways),
         )
 
 
 def _without_member(status: ApplicationStatus) -> Iterator[_Finding]:
     """The stage that has waited longest for a member."""
-    late = [(stage.unserved, one, stage) for one, stage in _stages(status) if (stage.unserved or 0) >= UNSERVED_SECONDS]
-    if late:
-        seconds, pipeline, stage = max(late, key=lambda one: one[0] or 0.0)
+    found = [(stage.unserved or 0.0, one, stage) for one, stage in _stages(status)]
+    for seconds, pipeline, stage in _greatest(late for late in found if late[0] >= UNSERVED_SECONDS):
         yield _Finding(
             "stage-without-member",
-            f"stage {stage.stage} of {pipeline} has had no member for {duration(seconds or 0.0)}, and "
+            f"stage {stage.stage} of {pipeline} has had no member for {duration(seconds)}, and "
             f"{_wait(stage.waiting)} for one",
             f"Start a program that works on it: wallaroo-spark stage {pipeline} {stage.stage} --exec COMMAND.",
         )
@@ -613,17 +606,14 @@ def _members_full(status: ApplicationStatus) -> Iterator[_Finding]:
         for pipeline, stage in _stages(status)
         if 0 < stage.places < stage.waiting and stage.running >= stage.places
     ]
-    if not found:
-        return
-    _, pipeline_name, stage = max(found, key=lambda one: one[0])
-    work = (
-        "the only member works on one at a time" if stage.places == 1 else f"its members work on {stage.places} at once"
-    )
-    yield _Finding(
-        "members-full",
-        f"stage {stage.stage} of {pipeline_name}: {work}, and {_wait(stage.waiting)}",
-        "Give the program a higher concurrency, or start further ones; a delivery takes two batches beside its work.",
-    )
+    for _, pipeline, stage in _greatest(found):
+        alone = "the only member works on one at a time"
+        work = alone if stage.places == 1 else f"its members work on {stage.places} at once"
+        yield _Finding(
+            "members-full",
+            f"stage {stage.stage} of {pipeline}: {work}, and {_wait(stage.waiting)}",
+            "Give the program a higher concurrency, or start further ones; a delivery takes two batches beside its work.",
+        )
 
 
 def _work_of_application(status: ApplicationStatus) -> Iterator[_Finding]:
