@@ -15,9 +15,9 @@ from tests.waiting import SECONDS, eventually
 from wallaroo_spark.errors import ConfigurationError, RegistryError
 from wallaroo_spark.registry import Lease
 from wallaroo_spark.runtime import long_jobs, spark_checks
+from wallaroo_spark.runtime.handle import Waits
 from wallaroo_spark.runtime.job_errors import is_permanent
 from wallaroo_spark.runtime.long_jobs import Attendance, JobRecord, LongJobs
-from wallaroo_spark.runtime.rounds import Waits
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,7 +10,7 @@ import pytest
 
 from tests.waiting import SECONDS, eventually
 from wallaroo_spark.errors import ConfigurationError, RegistryError
-from wallaroo_spark.runtime.rounds import DriverRounds, Waits
+from wallaroo_spark.runtime.handle import DriverHandle, DriverRounds, Waits
 
 
 class OneLock:
@@ -64,9 +64,20 @@ def waits() -> Iterator[Waits]:
     made.stopping.set()
 
 
-def rounds_of(waits: Waits, embedded: Any = None) -> DriverRounds:
+class Topic(DriverHandle):
+    """A driver without jobs of its own."""
+
+    KIND, TASK, LOCK = "topic", "publisher", "topic"
+
+    def round(self, registry: Any, jobs: Any) -> None:
+        """One round, with these parts in place of those of a start."""
+        self._leases, self._jobs = registry, jobs
+        self._renew()
+
+
+def rounds_of(waits: Waits) -> DriverRounds:
     """Rounds that follow each other at once."""
-    return DriverRounds("topic orders", "topic", "me", 0.003, waits, embedded, in_use)
+    return DriverRounds("topic orders", 0.003, waits)
 
 
 def in_use() -> ConfigurationError:
@@ -74,21 +85,23 @@ def in_use() -> ConfigurationError:
     return ConfigurationError("another driver has the name", code="name-in-use")
 
 
-def test_a_round_renews_the_lock_and_starts_the_registry_of_the_process_again(waits: Waits) -> None:
+def test_a_round_renews_the_lock_and_starts_the_registry_of_the_process_again() -> None:
     registry, embedded, jobs = OneLock(), Embedded(), Jobs()
+    topic = Topic("orders", None, "redis://elsewhere", 0.003)
+    topic._embedded = embedded  # type: ignore[assignment]  # the part that is used
 
-    rounds_of(waits, embedded).renew(registry, jobs)  # type: ignore[arg-type]  # the part that is used
+    topic.round(registry, jobs)
 
-    assert registry.owner == "me"
+    assert registry.owner == topic.owner
     assert embedded.running
     assert not jobs.ending
 
 
-def test_a_driver_that_has_lost_its_lock_submits_no_job_again(waits: Waits) -> None:
+def test_a_driver_that_has_lost_its_lock_submits_no_job_again() -> None:
     jobs = Jobs()
 
-    with pytest.raises(ConfigurationError, match="another driver has the name"):
-        rounds_of(waits).renew(OneLock("another"), jobs)  # type: ignore[arg-type]  # the part that is used
+    with pytest.raises(ConfigurationError, match=r"topic 'orders' is run by another driver \(another\)"):
+        Topic("orders", None, "redis://elsewhere", 0.003).round(OneLock("another"), jobs)
     assert jobs.ending
 
 

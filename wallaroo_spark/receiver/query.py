@@ -24,7 +24,7 @@ from wallaroo_spark.receiver import checks, writers
 from wallaroo_spark.receiver.announcer import Announcer, LastCommit
 from wallaroo_spark.registry import NO_QUERY, QUERY_STARTS, Registry
 from wallaroo_spark.runtime.file_manager import quick_on_local_disk
-from wallaroo_spark.runtime.rounds import Waits
+from wallaroo_spark.runtime.handle import Waits
 from wallaroo_spark.runtime.spark_checks import classic_context
 
 if TYPE_CHECKING:

@@ -1,6 +1,7 @@
 """The driver's handle of long jobs that run under a name: a receiver, a topic and an application are such handles.
 
-Source: ``docs/architecture.md#the-fleet`` and ``docs/architecture.md#rules``, rules 4 and 8.
+It waits for the registry, for the lock of the name, and for the tasks to serve; then it renews the lock, and looks at
+the leases, in rounds. Source: ``docs/architecture.md#the-fleet`` and ``docs/architecture.md#rules``, rules 4 and 8.
 """
 
 from __future__ import annotations
@@ -10,16 +11,15 @@ import logging
 import os
 import socket
 import threading
+import time
 import uuid
-from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Any, ClassVar, Self
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, Self, TypeVar
 
-from wallaroo_spark.errors import ConfigurationError, RegistryError, one_line
+from wallaroo_spark.errors import ConfigurationError, RegistryError, WallarooError, one_line
 from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.registry import EmbeddedRedis, Lease, Registry
-from wallaroo_spark.runtime.long_jobs import LongJobs, Work
-from wallaroo_spark.runtime.rounds import DriverRounds, Waits
+from wallaroo_spark.runtime.long_jobs import JobRecord, LongJobs, Work
 
 log = one_line(logging.getLogger("wallaroo_spark.runtime"))
 
@@ -34,6 +34,156 @@ STOP_SECONDS = 20.0
 A choice: longer than the limit of each service for the good end of its connections (3 to 8 s), plus the time until it
 sees that its lease is gone.
 """
+
+
+REGISTRY_SECONDS = 60.0
+"""How long the registry may be unreachable while jobs start. A choice: enough for a restart of Redis."""
+_ASK_AGAIN_SECONDS = 0.2
+"""Pause between two attempts to reach the registry or take a lock. A choice: five requests a second at most."""
+_LOOK_AGAIN_SECONDS = 0.05
+"""Pause between two looks at the leases of starting tasks. A choice: small beside the seconds that a task takes."""
+
+T = TypeVar("T")
+
+
+class Waits:
+    """The waits of an owner that starts long jobs. Each one has a time limit.
+
+    ``owner`` names the owner in messages, such as ``receiver 'orders'``. Every wait also ends when somebody sets
+    ``stopping``: it then raises :class:`ConfigurationError`.
+    """
+
+    def __init__(self, owner: str) -> None:
+        self.stopping = threading.Event()
+        self._owner = owner
+
+    def ask(self, question: Callable[[], T]) -> T:
+        """Call the registry and return its answer; repeat the call while the registry does not answer.
+
+        Raises the last :class:`RegistryError` after :data:`REGISTRY_SECONDS`.
+        """
+        until = time.monotonic() + REGISTRY_SECONDS
+        while True:
+            try:
+                return question()
+            except RegistryError as error:
+                if time.monotonic() > until:
+                    raise
+                log.warning("%s waits for its registry: %s", self._owner, error)
+            self._pause(_ASK_AGAIN_SECONDS)
+
+    def hold(self, take: Callable[[], bool], lease_seconds: float, refusal: Callable[[], WallarooError]) -> None:
+        """Take a lock, waiting one lease time, because the lock of a killed owner remains until it expires.
+
+        ``take`` tries once and returns whether it has the lock. Raises the error that ``refusal`` makes when another
+        owner still has the lock after ``lease_seconds`` and one second more.
+        """
+        until = time.monotonic() + lease_seconds + 1
+        while not self.ask(take):
+            if time.monotonic() > until:
+                raise refusal()
+            self._pause(_ASK_AGAIN_SECONDS)
+
+    def await_served(
+        self, task_name: str, records: Iterable[JobRecord], served: Callable[[], set[tuple[int, int]]], seconds: float
+    ) -> None:
+        """Wait until the task of each job's last submission serves.
+
+        ``task_name`` names a task in messages. ``served`` returns the (number, submission) of the live leases. Raises
+        :class:`ConfigurationError` at once when a job failed permanently, and otherwise after ``seconds``.
+        """
+        until = time.monotonic() + seconds
+        while True:
+            # Leases of killed jobs may still be live, so the submissions are compared, too.
+            now = self.ask(served)
+            missing = [record for record in records if (record.slot, record.submission) not in now]
+            if not missing:
+                return
+            for record in missing:
+                if record.permanent:
+                    raise ConfigurationError(
+                        f"{self._owner}: {task_name} {record.slot} cannot start: {record.last_error}",
+                        code="workers-not-started",
+                        number=record.slot,
+                    )
+            if time.monotonic() > until:
+                why = "; ".join(f"{task_name} {record.slot}: {record.last_error or 'no error'}" for record in missing)
+                raise ConfigurationError(
+                    f"{self._owner}: its {task_name}s did not start within {seconds:g} seconds: {why}",
+                    code="workers-not-started",
+                )
+            self._pause(_LOOK_AGAIN_SECONDS)
+
+    def _pause(self, seconds: float) -> None:
+        if self.stopping.wait(seconds):
+            raise ConfigurationError(
+                f"{self._owner} was stopped while it was starting; start it again", code="receiver-busy"
+            )
+
+
+LONGEST_PAUSE = 1.0
+"""The most seconds between two rounds. A choice: what the registry has lost is there again after so long."""
+ROUND_END_SECONDS = 10.0
+"""Limit of the wait for the last round, in seconds. A choice: longer than a request to a registry that does not answer.
+"""
+
+
+class DriverRounds:
+    """The rounds of a driver, in a thread of its own. ``who`` names the driver in the log, such as ``topic orders``."""
+
+    def __init__(self, who: str, lease_seconds: float, waits: Waits) -> None:
+        self.error = ""
+        """The error of the last round; empty when it succeeded."""
+        self._who, self._lease_seconds, self._waits = who, lease_seconds, waits
+        self._over = threading.Event()
+        self._round_at: float | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self, work: Callable[[], None], lost: Callable[[ConfigurationError], None] = lambda error: None) -> None:
+        """Call ``work`` at least once a second until ``stopping`` of the waits is set, or :meth:`end` is called.
+
+        Its errors are logged once, kept in :attr:`error`, and the call is repeated. ``lost`` is called with a
+        :class:`ConfigurationError`, such as that of a name that is in use.
+        """
+        self.error = ""
+        self._over.clear()
+        self._round_at = time.monotonic()
+        self._thread = threading.Thread(
+            target=self._run, args=(work, lost), name=f"wallaroo-{self._who.replace(' ', '-')}", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def age(self) -> float | None:
+        """Seconds since the last round ended; None while there are none."""
+        at = self._round_at
+        return None if at is None or self._over.is_set() else time.monotonic() - at
+
+    def end(self) -> None:
+        """Begin no further round. It does not wait."""
+        self._over.set()
+
+    def join(self) -> None:
+        """Wait until the last round is over."""
+        thread, self._thread = self._thread, None
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(ROUND_END_SECONDS)
+
+    def _run(self, work: Callable[[], None], lost: Callable[[ConfigurationError], None]) -> None:
+        pause = min(LONGEST_PAUSE, self._lease_seconds / 3)
+        while not self._waits.stopping.wait(pause) and not self._over.is_set():
+            failure = ""
+            try:
+                work()
+            except WallarooError as error:
+                if isinstance(error, ConfigurationError):
+                    lost(error)
+                if self._over.is_set():
+                    return
+                failure = error.message
+                if failure != self.error:
+                    log.warning("%s: an update of the registry failed and is retried: %s", self._who, failure)
+            self.error, self._round_at = failure, time.monotonic()
 
 
 class DriverHandle:
@@ -63,9 +213,7 @@ class DriverHandle:
         self._jobs: LongJobs | None = None
         self._lifecycle = threading.RLock()
         self._waits = Waits(f"{self.KIND} {name!r}")
-        self._rounds = DriverRounds(
-            f"{self.KIND} {name}", self.LOCK, self.owner, lease_seconds, self._waits, self._embedded, self._name_in_use
-        )
+        self._rounds = DriverRounds(f"{self.KIND} {name}", lease_seconds, self._waits)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
@@ -82,9 +230,7 @@ class DriverHandle:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.stop()
 
     def start(self) -> Any:
@@ -136,7 +282,8 @@ class DriverHandle:
             self._embedded.start()
         leases = self._leases = connect(self.registry_url)
         leases.ping()
-        self._rounds.take(leases)
+        seconds = self._lease_seconds
+        self._waits.hold(lambda: leases.lock(self.LOCK, self.owner, seconds), seconds, self._name_in_use)
         self._waits.ask(lambda: leases.forget_slots_from(jobs))
         return leases
 
@@ -168,9 +315,19 @@ class DriverHandle:
         return {} if leases is None else {number: one for number, one in leases.leases().items() if one.connect}
 
     def _renew(self) -> Registry:
-        """Renew the lock of the name; raises :class:`ConfigurationError` when another driver has it."""
+        """One round: start the registry of this process again if it has ended, and renew the lock of the name.
+
+        When another driver has the lock, the jobs are not submitted again and :class:`ConfigurationError` is raised:
+        two drivers that keep taking the leases from each other would serve nobody, so the one that has lost the lock
+        ends.
+        """
         assert self._leases is not None
-        self._rounds.renew(self._leases, self._jobs)
+        if self._embedded is not None and not self._embedded.running:
+            self._embedded.start()
+        if not self._leases.lock(self.LOCK, self.owner, self._lease_seconds):
+            if self._jobs is not None:
+                self._jobs.expect_end()
+            raise self._name_in_use()
         return self._leases
 
     def _name_in_use(self) -> ConfigurationError:

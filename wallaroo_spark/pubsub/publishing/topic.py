@@ -10,7 +10,6 @@ import dataclasses
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -63,9 +62,7 @@ class Topic(DriverHandle):
         self._warning = ""
         self._for_good = False
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.stop(for_good=kind is None)
 
     def start(self) -> None:
