@@ -9,44 +9,37 @@ from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.settings import Kind
 from wallaroo_spark.transport import advertised, server_context
 
-Arguments = dict[str, Any]
-"""The arguments of :func:`wallaroo_spark.settings.setting`."""
 
+def listen_rows(server: str, client: str) -> dict[str, dict[str, Any]]:
+    """The rows of jobs that are called ``server`` (such as ``gateway``), to which a ``client`` connects.
 
-class ListenRows:
-    """The rows of jobs that are called ``server`` (such as ``gateway``), to which a ``client`` connects."""
-
-    def __init__(self, server: str, client: str) -> None:
-        self.host = _text(f"Address that {server}s bind. Empty: loopback in local mode, every interface on a cluster.")
-        """The address to bind."""
-        self.port: Arguments = {
-            "default": 0,
-            "kind": Kind.COUNT,
-            "help": f"{server.capitalize()} p listens on port + p; 0 lets the system choose.",
-            "minimum": 0,
-            "maximum": 65_535,
-        }
-        """The port of job 0."""
-        self.advertise = _text(
+    They are the arguments of :func:`wallaroo_spark.settings.setting`, by the names of :class:`ListenSettings`.
+    """
+    helps = {
+        "host": f"Address that {server}s bind. Empty: loopback in local mode, every interface on a cluster.",
+        "port": f"{server.capitalize()} p listens on port + p; 0 lets the system choose.",
+        "advertise": (
             f"Host name or address for {client}s, also with a port; {{slot}} and {{port}} stand for p and its port. "
             f"Empty: detected by the {server}."
-        )
-        """The address that clients are told."""
-        self.tls_certificate = _text(
+        ),
+        "tls_certificate": (
             f"PEM file, on every executor, with the certificate chain that {server}s present; turns TLS on."
-        )
-        """The certificate."""
-        self.tls_key = _text("PEM file, on every executor, with the key of `tls_certificate`.")
-        """Its key."""
-        self.tls_ca = _text(
+        ),
+        "tls_key": "PEM file, on every executor, with the key of `tls_certificate`.",
+        "tls_ca": (
             f"PEM file, on every executor, of the authority that {client}s' certificates must come from; every "
             f"{client} must present one."
-        )
-        """The authority of the clients."""
+        ),
+    }
+    rows: dict[str, dict[str, Any]] = {
+        name: {"default": "", "kind": Kind.TEXT, "help": help} for name, help in helps.items()
+    }
+    rows["port"] |= {"default": 0, "kind": Kind.COUNT, "minimum": 0, "maximum": 65_535}
+    return rows
 
 
 class ListenSettings(Protocol):
-    """Settings with the rows of :class:`ListenRows`."""
+    """Settings with the rows of :func:`listen_rows`."""
 
     @property
     def host(self) -> str:
@@ -88,7 +81,3 @@ def check_listening(settings: ListenSettings, owner: str, *templates: str) -> No
         raise ConfigurationError(
             f"{owner}: tls_certificate and tls_key go together, and tls_ca needs both", code="options-conflict"
         )
-
-
-def _text(help: str) -> Arguments:
-    return {"default": "", "kind": Kind.TEXT, "help": help}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wallaroo_spark.errors import ConfigurationError
-from wallaroo_spark.runtime.listening import ListenRows, check_listening
+from wallaroo_spark.runtime.listening import check_listening, listen_rows
 from wallaroo_spark.runtime.logs import FORMATS, LEVELS
 from wallaroo_spark.settings import Kind, check_all, row, setting
 
@@ -20,7 +20,7 @@ STATUS_PAGE = "127.0.0.1:4140"
 LEASE_SECONDS = 10.0
 """Default length of a gateway's lease, in seconds. A choice: the time without a service after a gateway is lost."""
 
-_LISTEN = ListenRows("gateway", "client")
+_LISTEN = listen_rows("gateway", "client")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +41,12 @@ class ApplicationSettings:
     """Redis URL, also `env:NAME` or `file:PATH`; or `embedded`, to start one for this machine alone."""
     gateways: int = setting(1, Kind.COUNT, minimum=1, maximum=1000)
     """Number of gateways; each takes one task slot for as long as the application runs."""
-    host: str = setting(**_LISTEN.host)
-    port: int = setting(**_LISTEN.port)
-    advertise: str = setting(**_LISTEN.advertise)
-    tls_certificate: str = setting(**_LISTEN.tls_certificate)
-    tls_key: str = setting(**_LISTEN.tls_key)
-    tls_ca: str = setting(**_LISTEN.tls_ca)
+    host: str = setting(**_LISTEN["host"])
+    port: int = setting(**_LISTEN["port"])
+    advertise: str = setting(**_LISTEN["advertise"])
+    tls_certificate: str = setting(**_LISTEN["tls_certificate"])
+    tls_key: str = setting(**_LISTEN["tls_key"])
+    tls_ca: str = setting(**_LISTEN["tls_ca"])
     lease_seconds: float = setting(LEASE_SECONDS, Kind.SECONDS, minimum=0.5)
     """Time after which a gateway's lease expires unless renewed."""
     max_rows: int = setting(MAX_ROWS, Kind.COUNT, minimum=1)

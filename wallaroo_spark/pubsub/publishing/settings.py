@@ -7,10 +7,10 @@ from typing import Any
 
 from wallaroo_spark.pubsub.publishing.publication import MAX_SUBSCRIBER_BYTES, MAX_SUBSCRIBERS, RETAIN
 from wallaroo_spark.pubsub.topic_catalog import LEASE_SECONDS, checked_name
-from wallaroo_spark.runtime.listening import ListenRows, check_listening
+from wallaroo_spark.runtime.listening import check_listening, listen_rows
 from wallaroo_spark.settings import Kind, check_all, row, setting
 
-_LISTEN = ListenRows("publisher", "subscriber")
+_LISTEN = listen_rows("publisher", "subscriber")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +32,9 @@ class TopicSettings:
     """Whether times are pairs (batch, value of a column) instead of batches alone."""
     cookie: str = setting("", Kind.TEXT, secret=True)
     """Cookie that subscribers must present; also `env:NAME` or `file:PATH`."""
-    host: str = setting(**_LISTEN.host)
-    port: int = setting(**_LISTEN.port)
-    advertise: str = setting(**_LISTEN.advertise)
+    host: str = setting(**_LISTEN["host"])
+    port: int = setting(**_LISTEN["port"])
+    advertise: str = setting(**_LISTEN["advertise"])
     retain: int = setting(RETAIN, Kind.COUNT, minimum=1)
     """Number of newest batches retained for subscribers that reconnect."""
     max_subscriber_bytes: int = setting(MAX_SUBSCRIBER_BYTES, Kind.BYTES, minimum=1)
@@ -45,9 +45,9 @@ class TopicSettings:
     """Time after which a partition's lease expires unless renewed."""
     handshake_timeout: float = setting(10.0, Kind.SECONDS, minimum=0.001)
     """Longest wait for a subscriber's hello."""
-    tls_certificate: str = setting(**_LISTEN.tls_certificate)
-    tls_key: str = setting(**_LISTEN.tls_key)
-    tls_ca: str = setting(**_LISTEN.tls_ca)
+    tls_certificate: str = setting(**_LISTEN["tls_certificate"])
+    tls_key: str = setting(**_LISTEN["tls_key"])
+    tls_ca: str = setting(**_LISTEN["tls_ca"])
 
     def __post_init__(self) -> None:
         checked_name(self.name)
