@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from tests.client.fake_gateway import FakeGateway
+from tests.gateway.memory import MemoryApplication, serving
 from tests.gateway.shop import SHOP
 from tests.waiting import SECONDS
 from wallaroo_spark.api.limits import EVENT_BYTES
 from wallaroo_spark.client import AsyncClient, Backoff, Client, Event, PublishedEvent, RefusedEvent
 from wallaroo_spark.client.bulk.window import BulkWindow
 from wallaroo_spark.errors import ArgumentTypeError, ConfigurationError, PipelineError, TransportError
-from wallaroo_spark.testing.memory_application import MemoryApplication, serving
 
 SOON = Backoff(initial=0.01, maximum=0.05)
 pytestmark = pytest.mark.timeout(SECONDS)

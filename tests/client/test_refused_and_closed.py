@@ -11,13 +11,13 @@ import pytest
 
 from tests.client.fake_gateway import FakeGateway
 from tests.client.test_client import SOON, client_of
+from tests.gateway.memory import MemoryApplication, ServedGateway, serving
 from tests.gateway.shop import SHOP
 from tests.waiting import until
 from wallaroo_spark.client import AsyncClient, Client, Event, EventPlace, ServedCall, StageWork, stage
 from wallaroo_spark.errors import LocalProtocolError, PipelineError
 from wallaroo_spark.gateway.limits import GatewayLimits
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
-from wallaroo_spark.testing.memory_application import MemoryApplication, ServedGateway, serving
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.gateway.memory import MemoryApplication, ServedGateway, serving
 from tests.gateway.shop import SHOP
 from tests.waiting import SECONDS, until
 from wallaroo_spark.client import (
@@ -25,7 +26,6 @@ from wallaroo_spark.client import (
 from wallaroo_spark.errors import LocalProtocolError, PipelineError
 from wallaroo_spark.pipelines.controller.messages.events import GroupJoined
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
-from wallaroo_spark.testing.memory_application import MemoryApplication, ServedGateway, serving
 
 SOON = Backoff(initial=0.01, maximum=0.05)
 INPUT = """

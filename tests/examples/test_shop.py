@@ -19,10 +19,10 @@ import pytest
 
 from proving.shop.judge import INPUTS, OUTPUTS, HistoryRow, StreamRecord, Verdict, judge
 from tests.conftest import ROOT
+from tests.gateway.memory import MemoryApplication, serving
 from tests.waiting import SECONDS, until
 from wallaroo_spark.client import AsyncClient, Event
 from wallaroo_spark.pipelines.controller.messages import instructions as i
-from wallaroo_spark.testing.memory_application import MemoryApplication, serving
 
 SHOP = ROOT / "examples" / "shop"
 STREAMS = sorted({*INPUTS.values(), *(name for names in OUTPUTS.values() for name in names)})

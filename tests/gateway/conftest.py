@@ -8,8 +8,8 @@ from typing import Any
 import grpc
 import pytest
 
+from tests.gateway.memory import MemoryApplication, ServedGateway, serving
 from tests.gateway.shop import SHOP
-from wallaroo_spark.testing.memory_application import MemoryApplication, ServedGateway, serving
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from tests.gateway.memory import ServedGateway
 from tests.gateway.shop import event, join
 from tests.waiting import SECONDS, until
 from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.gateway.server.ephemeral import EndpointsService
 from wallaroo_spark.gateway.server.services import StreamsService
-from wallaroo_spark.testing.memory_application import ServedGateway
 
 pytestmark = pytest.mark.timeout(SECONDS)
 STEPS = range(12)

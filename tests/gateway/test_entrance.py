@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
+from tests.gateway.memory import MemoryApplication, schema_of, serving
 from tests.gateway.shop import SHOP, TOKENS, event, join, publish
 from tests.gateway.test_ephemeral import endpoints_of
 from tests.gateway.test_memory import with_limits
@@ -20,7 +21,6 @@ from wallaroo_spark.gateway.state.schema_view import SchemaView
 from wallaroo_spark.gateway.tokens import PUBLISH, AccessRules, create_token
 from wallaroo_spark.pipelines.schema.declarations import TokenDeclaration
 from wallaroo_spark.pipelines.schema.names import ObjectKey
-from wallaroo_spark.testing.memory_application import MemoryApplication, schema_of, serving
 
 pytestmark = pytest.mark.timeout(SECONDS)
 METHODS = [

@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
+from tests.gateway.memory import MemoryApplication, ServedGateway, serving
 from tests.gateway.shop import event
 from tests.gateway.test_server import refused
 from tests.waiting import SECONDS
@@ -19,7 +20,6 @@ from wallaroo_spark.gateway.limits import ByteBudget, GatewayLimits, Refused
 from wallaroo_spark.gateway.server.peers import owner_of
 from wallaroo_spark.gateway.state.endpoints import Consumer, Endpoints
 from wallaroo_spark.gateway.state.exchanges import Exchanges
-from wallaroo_spark.testing.memory_application import MemoryApplication, ServedGateway, serving
 
 pytestmark = pytest.mark.timeout(SECONDS)
 STREAMING = (False, False)

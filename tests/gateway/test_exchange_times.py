@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
+from tests.gateway.memory import MemoryApplication, serving
 from tests.gateway.shop import SHOP
 from tests.waiting import SECONDS
 from wallaroo_spark.api import pipelines_pb2 as pb
@@ -19,7 +20,6 @@ from wallaroo_spark.api import pipelines_pb2_grpc as rpc
 from wallaroo_spark.gateway.state.exchanges import ExchangeTimes
 from wallaroo_spark.gateway.state.schema_view import SchemaView
 from wallaroo_spark.pipelines.schema.declarations import Declaration, ExchangeDeclaration, ScheduleDeclaration
-from wallaroo_spark.testing.memory_application import MemoryApplication, serving
 
 pytestmark = pytest.mark.timeout(SECONDS)
 BEGAN = "2026-01-05T09:10:00"

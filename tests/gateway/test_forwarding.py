@@ -13,6 +13,7 @@ import grpc
 import pytest
 
 from proving.ports import free_ports
+from tests.gateway.memory import MemoryApplication, ServedGateway, serving
 from tests.gateway.shop import event, join, publish
 from tests.gateway.test_ephemeral import endpoints_of, exchanges_of
 from tests.gateway.test_server import joined, refused, streams
@@ -23,7 +24,6 @@ from wallaroo_spark.gateway.server import listener
 from wallaroo_spark.gateway.server.credentials import TlsFiles
 from wallaroo_spark.gateway.server.peers import OPTIONS, channel_to, owner_of
 from wallaroo_spark.testing import Proxy, Trouble
-from wallaroo_spark.testing.memory_application import MemoryApplication, ServedGateway, serving
 from wallaroo_spark.transport import parse_address
 
 pytestmark = pytest.mark.timeout(SECONDS)

@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
+from tests.gateway.memory import MemoryApplication, ServedGateway
 from tests.gateway.shop import event, join, publish, work
 from tests.gateway.test_server import joined, refused, streams, stub
 from tests.waiting import SECONDS
@@ -18,7 +19,6 @@ from wallaroo_spark.api import pipelines_pb2_grpc as rpc
 from wallaroo_spark.client.refusals import INTERRUPTED
 from wallaroo_spark.gateway.server.answers import sendable
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
-from wallaroo_spark.testing.memory_application import MemoryApplication, ServedGateway
 
 pytestmark = pytest.mark.timeout(SECONDS)
 METHODS = [

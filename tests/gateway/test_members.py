@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.gateway.memory import schema_of
 from tests.gateway.shop import SHOP, event, join, work
 from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.gateway.limits import GatewayLimits, Refused
@@ -18,7 +19,6 @@ from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.values import GroupDelivery, PartitionKey, ReplyTo, StageDelivery
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, Payload
-from wallaroo_spark.testing.memory_application import schema_of
 
 SCHEMA = SchemaView(1, schema_of(SHOP).objects)
 EVENT = CloudEvent("a", "s", "t", b"data")

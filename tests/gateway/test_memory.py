@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
+from tests.gateway.memory import MemoryApplication, ServedGateway, serving
 from tests.gateway.shop import event, join, publish
 from tests.gateway.test_server import joined, refused, streams, stub, until
 from tests.waiting import SECONDS
@@ -17,7 +18,6 @@ from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.api import pipelines_pb2_grpc as rpc
 from wallaroo_spark.gateway.limits import GatewayLimits
 from wallaroo_spark.pipelines.controller.messages import events as e
-from wallaroo_spark.testing.memory_application import MemoryApplication, ServedGateway, serving
 
 pytestmark = pytest.mark.timeout(SECONDS)
 MIB = 1024 * 1024

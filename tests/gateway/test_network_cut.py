@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
+from tests.gateway.memory import MemoryApplication
 from tests.gateway.shop import SHOP, join, publish
 from tests.gateway.test_server import joined, streams, until
 from tests.waiting import SECONDS
@@ -21,7 +22,6 @@ from wallaroo_spark.gateway.server.gateway import Gateway
 from wallaroo_spark.gateway.server.listener import bind, make_server
 from wallaroo_spark.pipelines.controller.messages.events import RecordsPublished
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
-from wallaroo_spark.testing.memory_application import MemoryApplication
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(4 * SECONDS)]
 SPACE = f"wallaroo-gateway-{os.getpid()}"

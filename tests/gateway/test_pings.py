@@ -7,11 +7,11 @@ import asyncio
 import grpc
 import pytest
 
+from tests.gateway.memory import ServedGateway
 from tests.gateway.shop import publish
 from tests.gateway.test_server import streams
 from tests.waiting import SECONDS
 from wallaroo_spark.gateway.server.listener import PING_SECONDS
-from wallaroo_spark.testing.memory_application import ServedGateway
 
 pytestmark = [pytest.mark.timeout(SECONDS), pytest.mark.long]
 

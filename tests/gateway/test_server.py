@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
+from tests.gateway.memory import MemoryApplication, ServedGateway, serving
 from tests.gateway.shop import SHOP, TOKENS, event, join, publish, work
 from tests.waiting import SECONDS, eventually
 from wallaroo_spark.api import pipelines_pb2 as pb
@@ -23,7 +24,6 @@ from wallaroo_spark.pipelines.controller.messages.events import RecordsPublished
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.schema.declarations import TokenDeclaration
 from wallaroo_spark.pipelines.schema.names import ObjectKey
-from wallaroo_spark.testing.memory_application import MemoryApplication, ServedGateway, serving
 
 pytestmark = pytest.mark.timeout(SECONDS)
 

@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 import pytest
 
+from tests.gateway.memory import schema_of
 from tests.gateway.shop import SHOP, TOKENS, join, publish
 from tests.pems import Pems
 from tests.streams.application import ApplicationFiles
@@ -39,7 +40,6 @@ from wallaroo_spark.runtime.service import ServiceThread
 from wallaroo_spark.runtime.tenancy import Tenancy
 from wallaroo_spark.streams.inbox.reader import InboxReader
 from wallaroo_spark.streams.rows import OutputKind
-from wallaroo_spark.testing.memory_application import schema_of
 
 KEY = PartitionKey("shop/orders", 0)
 

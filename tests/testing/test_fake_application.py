@@ -290,16 +290,22 @@ LIMITED = SHOP.replace("    retry: {maxAttempts: 2", "    deliveryTimeout: 60s\n
 )
 
 
-def test_a_worker_that_hangs_and_answers_pings_loses_its_work_to_another_one() -> None:
+def test_a_worker_that_hangs_and_answers_pings_loses_its_work_to_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
     with FakeApplication(LIMITED) as application, Client(application.address, retry=QUICK, timeout=SECONDS) as client:
+        memory, seen = application._running(), []
+        write = memory.write
+
+        def watched(events: Any) -> int:
+            seen.extend(events)
+            return write(events)
+
+        monkeypatch.setattr(memory, "write", watched)
         client.publish("shop/orders", order(1), partition=0)
         with client.stage("shop/fulfil", "charge", concurrency=1) as hangs:
             hung = next(hangs)
             application.advance(50)
             hung.extend()
-            assert application._running().wait(
-                lambda: any(isinstance(one, DeliveryExtended) for _, one in application._running().seen), SECONDS
-            )
+            assert memory.wait(lambda: any(isinstance(one, DeliveryExtended) for _, one in list(seen)), SECONDS)
             application.advance(50)
             assert not hung.over
             application.advance(200)

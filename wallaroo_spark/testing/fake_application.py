@@ -17,7 +17,6 @@ from typing import Any, Self
 
 from wallaroo_spark.client import Client, Event, StageFunction
 from wallaroo_spark.client.events import decode_value
-from wallaroo_spark.engine.operator.functions import StageFunctions
 from wallaroo_spark.errors import ConfigurationError, PipelineError, TransportError
 from wallaroo_spark.event_loop import LoopThread
 from wallaroo_spark.gateway.cloud_events import to_wire
@@ -84,7 +83,7 @@ class FakeApplication:
 
     def start(self) -> None:
         """Start to serve, as the ``with`` statement does; for tests that cannot use one."""
-        self._memory = MemoryApplication(self._schema, StageFunctions())
+        self._memory = MemoryApplication(self._schema)
         self._loop = LoopThread("fake-application")
         try:
             self._loop.call(self._serve)

@@ -5,10 +5,10 @@
 around them, so a test of a client has the whole way of a message but Spark and the file system. Tests of users take
 :class:`~wallaroo_spark.testing.FakeApplication`, which is built on it::
 
-    async with serving(MemoryApplication(SHOP)) as gateway:
+    async with serving(MemoryApplication(schema)) as gateway:
         async with grpc.aio.insecure_channel(gateway.address) as channel: ...
 
-A batch runs as soon as there is something for it. A test that calls :meth:`MemoryApplication.hold` runs batches itself.
+A batch runs as soon as there is something for it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 from wallaroo_spark.engine.operator.functions import StageFunctions
 from wallaroo_spark.engine.operator.rows import ForGateway, gateway_of
-from wallaroo_spark.engine.operator.turn import FunctionRunner, InputRow, take_turn
+from wallaroo_spark.engine.operator.turn import InputRow, take_turn
 from wallaroo_spark.gateway.files import Message
 from wallaroo_spark.gateway.limits import GatewayLimits
 from wallaroo_spark.gateway.server.gateway import Gateway
@@ -36,53 +36,25 @@ from wallaroo_spark.pipelines.controller.messages.plans import partition_plans
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.controller.stored.encoding import decode, encode
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
-from wallaroo_spark.pipelines.schema.documents import read_declarations
-from wallaroo_spark.pipelines.schema.problems import Problems
 from wallaroo_spark.pipelines.schema.store import StoredSchema
 from wallaroo_spark.streams.inbox import DRIVER
-from wallaroo_spark.yaml_reader import documents_of
-
-
-class _MemoryTable:
-    """The records of one partition, as a turn reads them."""
-
-    def __init__(self, records: Sequence[CloudEvent]) -> None:
-        self._records = records
-
-    def read(
-        self, key: PartitionKey, first: int, last: int, *, most_bytes: int | None = None
-    ) -> tuple[int, Sequence[CloudEvent]]:
-        """The records of a range."""
-        return first, self._records[first - 1 : last]
-
-
-def schema_of(text: str, version: int = 1) -> StoredSchema:
-    """The schema of YAML documents, each of which is valid by itself. Raises :class:`ConfigurationError`."""
-    problems = Problems()
-    found = read_declarations(documents_of(text, "test"), problems)
-    problems.refuse()
-    return StoredSchema(version, {placed.key: placed.declaration for placed in found})
 
 
 class MemoryApplication:
-    """The streams and pipelines of a schema. ``functions`` run the stages that are declared to run in Spark."""
+    """The streams and pipelines of a schema."""
 
-    def __init__(self, schema: str | StoredSchema, functions: FunctionRunner | None = None) -> None:
-        self.schema = schema_of(schema) if isinstance(schema, str) else schema
+    def __init__(self, schema: StoredSchema) -> None:
+        self.schema = schema
         self.tokens: dict[str, KeptToken] = {}
         self.records: dict[PartitionKey, list[CloudEvent]] = defaultdict(list)
         self.said: list[tuple[PartitionKey, i.Instruction]] = []
         """Every instruction of every committed batch."""
-        self.seen: list[tuple[PartitionKey, e.Event]] = []
-        """Every event that a gateway has written."""
-        self.attach = True
-        """Whether records are attached to deliveries."""
         self.committed = 0
-        self.newer = False
-        """Whether another process has begun a newer generation."""
+        self.generations: dict[str, int] = defaultdict(int)
+        """The newest generation of each gateway."""
         self.failure: Exception | None = None
         """The error that has ended the batches."""
-        self._functions = functions or StageFunctions()
+        self._functions = StageFunctions()
         self._ahead = 0
         self._entries: dict[PartitionKey, dict[bytes, bytes]] = defaultdict(dict)
         self._declared = 0
@@ -90,9 +62,7 @@ class MemoryApplication:
         self._carried: list[tuple[PartitionKey, e.CarriedIn]] = []
         self._timers: dict[PartitionKey, int] = {}
         self._outbox: dict[str, dict[int, list[Message]]] = defaultdict(lambda: defaultdict(list))
-        self._generations: dict[str, int] = defaultdict(int)
         self._turn = threading.Condition(threading.RLock())
-        self._held = False
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="memory-application", daemon=True)
         self._thread.start()
@@ -104,27 +74,16 @@ class MemoryApplication:
             self._turn.notify_all()
         self._thread.join()
 
-    def hold(self) -> None:
-        """Run no batch any more, except by :meth:`run_batch`."""
-        with self._turn:
-            self._held = True
-
-    def release(self) -> None:
-        """Run batches again."""
-        with self._turn:
-            self._held = False
-            self._turn.notify_all()
-
-    def apply(self, schema: str | StoredSchema) -> None:
+    def apply(self, schema: StoredSchema) -> None:
         """Apply a new version of the schema, which replaces the whole."""
         with self._turn:
-            self.schema = schema_of(schema, self.schema.version + 1) if isinstance(schema, str) else schema
+            self.schema = schema
             self._turn.notify_all()
 
     def advance(self, seconds: float) -> None:
         """Set the clock of batches forward, once a batch at the time before has what was written until now."""
         with self._turn:
-            self._turn.wait_for(lambda: self._held or self._closed or self.failure is not None or not self._inbox)
+            self._turn.wait_for(lambda: self._closed or self.failure is not None or not self._inbox)
             self._ahead += round(seconds * 1000)
             self._turn.notify_all()
 
@@ -141,23 +100,18 @@ class MemoryApplication:
         """The files as a gateway has them."""
         return MemoryFiles(self, gateway)
 
-    def expire(self, key: PartitionKey, first: int) -> None:
-        """Retention removes the records before an offset."""
-        self.write([(key, e.RecordsExpired(first))])
+    def read(
+        self, key: PartitionKey, first: int, last: int, *, most_bytes: int | None = None
+    ) -> tuple[int, Sequence[CloudEvent]]:
+        """The records of a range, as a turn reads them."""
+        return first, self.records.get(key, [])[first - 1 : last]
 
     def write(self, events: Sequence[tuple[PartitionKey, e.Event]]) -> int:
         """Add events to the inbox. Returns the batch that will read them."""
         with self._turn:
             self._inbox += events
-            self.seen += events
             self._turn.notify_all()
             return self.committed + 1
-
-    def begin_generation(self, gateway: str) -> int:
-        """Return the next generation of a gateway."""
-        with self._turn:
-            self._generations[gateway] += 1
-            return self._generations[gateway]
 
     def messages(self, gateway: str, batch: int) -> list[Message]:
         """Return the messages of a batch for a gateway, once."""
@@ -198,7 +152,7 @@ class MemoryApplication:
     def _take_turn(self, key: PartitionKey, now: int, events: Sequence[e.Event]) -> None:
         rows = [InputRow(0, "", number, 0, encode(event)) for number, event in enumerate(events)]
         entries, table = self._entries[key], self.records.get(key, [])
-        result = take_turn(key, now, rows, entries, _MemoryTable(table), self._functions)
+        result = take_turn(key, now, rows, entries, self, self._functions)
         for name, value in result.changes.items():
             entries.pop(name, None)
             if value is not None:
@@ -216,19 +170,20 @@ class MemoryApplication:
             if isinstance(one, i.CarryOut):
                 self._carried.append((one.target, e.CarriedIn(key, one.sequence, one.message)))
             elif isinstance(one, ForGateway):
-                records = None
-                if isinstance(one, i.DeliverRecords) and self.attach:
-                    records = tuple(table[one.first - 1 : one.last])
                 gateway = gateway_of(one)
                 if gateway != DRIVER:
-                    self._outbox[gateway][self.committed + 1].append((one, records))
+                    self._outbox[gateway][self.committed + 1].append((one, self._attached(one, table)))
+
+    def _attached(self, one: ForGateway, table: Sequence[CloudEvent]) -> tuple[CloudEvent, ...] | None:
+        """The records that are attached to a message."""
+        return tuple(table[one.first - 1 : one.last]) if isinstance(one, i.DeliverRecords) else None
 
     def _run(self) -> None:
         while True:
             with self._turn:
                 if self._closed:
                     return
-                if not self._held and self._waiting():
+                if self._waiting():
                     try:
                         self.run_batch()
                     except Exception as error:
@@ -237,7 +192,7 @@ class MemoryApplication:
                         return
                     continue
                 due = min(self._timers.values(), default=None)
-                self._turn.wait(None if due is None or self._held else max(0.001, (due - self._now()) / 1000))
+                self._turn.wait(None if due is None else max(0.001, (due - self._now()) / 1000))
 
     def _now(self) -> int:
         return round(time.time() * 1000) + self._ahead
@@ -252,19 +207,8 @@ class MemoryFiles:
 
     def __init__(self, application: MemoryApplication, gateway: str) -> None:
         self.application = application
-        self.reads: list[tuple[str, int, int, int]] = []
-        """The ranges that the gateway has read from tables."""
-        self.begun = 0
-        """Number of files that the gateway has begun to write."""
         self.writes = 0
-        """Number of files that it has written."""
-        self.stuck = threading.Event()
-        """While it is clear, writing a file waits."""
-        self.stuck.set()
-        self.newer = False
-        """Whether another process has begun a newer generation."""
-        self.failure: Exception | None = None
-        """Raised by the next write."""
+        """Number of files that the gateway has written."""
         self._gateway = gateway
         self._known: int | None = None
         self._batches: list[tuple[int, int]] = []
@@ -272,14 +216,11 @@ class MemoryFiles:
 
     def open(self) -> int:
         """Begin a generation, and return its number."""
-        return self.application.begin_generation(self._gateway)
+        self.application.generations[self._gateway] += 1
+        return self.application.generations[self._gateway]
 
     def write(self, events: Sequence[tuple[PartitionKey, bytes]]) -> int:
         """Write events to the inbox, and return the number of the file."""
-        self.begun += 1
-        self.stuck.wait()
-        if self.failure is not None:
-            raise self.failure
         self.writes += 1
         batch = self.application.write([(key, decode(data)) for key, data in events])
         self._batches.append((batch, self.writes))
@@ -291,7 +232,7 @@ class MemoryFiles:
 
     def superseded(self) -> bool:
         """Whether another process has begun a newer generation."""
-        return self.newer
+        return False
 
     def committed(self) -> int | None:
         """The newest committed batch."""
@@ -309,8 +250,7 @@ class MemoryFiles:
 
     def read(self, stream: str, partition: int, first: int, last: int) -> tuple[int, Sequence[CloudEvent]]:
         """Records of a partition, and the offset of the first."""
-        self.reads.append((stream, partition, first, last))
-        return first, self.application.records[PartitionKey(stream, partition)][first - 1 : last]
+        return self.application.read(PartitionKey(stream, partition), first, last)
 
     def schema(self, known: int) -> StoredSchema | None:
         """The schema, if it is newer than a known version."""
@@ -361,7 +301,6 @@ async def serving(
     try:
         yield ServedGateway(gateway, files, address, failures, peers)
     finally:
-        files.stuck.set()
         gateway.end("the test ends")
         await server.stop(grace)
         await gateway.close()

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 import pandas as pd
 import pytest
 
+from tests.gateway.memory import MemoryApplication
 from tests.pipelines.controller.one_key import record, reply
 from tests.waiting import SECONDS
-from wallaroo_spark.engine.operator.functions import StageFunctions
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.events import RecordsPublished
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
-from wallaroo_spark.testing.memory_application import MemoryApplication
 
 STREAMS = """
 kind: Stream
@@ -52,7 +51,7 @@ def write(orders: pd.DataFrame) -> pd.DataFrame:
 
 @pytest.fixture
 def application() -> Iterator[MemoryApplication]:
-    made = MemoryApplication(STREAMS + PIPELINE, StageFunctions())
+    made = MemoryApplication(STREAMS + PIPELINE)
     yield made
     made.close()
 
