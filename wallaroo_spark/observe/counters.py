@@ -17,6 +17,8 @@ KEPT_WORKERS = 4
 A choice: answers of a former worker arrive at most a few seconds late, and a slot does not change its worker so often.
 """
 
+ROWS_IN, ROWS_OUT = "rows-in", "rows-out"
+"""The names of the counters of received and of committed rows."""
 Identity = tuple[int, str, int | None]
 """One worker: the generation of its lease, its unique name and its process id."""
 
@@ -32,8 +34,9 @@ class SlotCounts:
 
     def add(self, slot: SlotStatus) -> None:
         """Add one snapshot. An answer is ignored when a newer one of the same worker was added before."""
-        if slot.counts:
-            self._add_worker((slot.generation, slot.holder, slot.pid), slot.counts)
+        if slot.answers or slot.counts:
+            counts = {**slot.counts, ROWS_IN: slot.rows_in, ROWS_OUT: slot.rows_out}
+            self._add_worker((slot.generation, slot.holder, slot.pid), counts)
         for name, value in (("deaths", slot.died), ("submissions", slot.submissions or 0)):
             # Another start of the fleet counts from zero.
             last = self._last_jobs.get(name, 0)
@@ -48,7 +51,7 @@ class SlotCounts:
             self._former.update(self._workers.pop(next(iter(self._workers))))
 
     def totals(self) -> Counter[str]:
-        """The counters, by the names of a worker's counts; ``deaths`` and ``submissions`` beside them."""
+        """The counters, by the names of a worker's counts; those of its job, ROWS_IN and ROWS_OUT beside them."""
         total = Counter(self._former)
         for counts in self._workers.values():
             total.update(counts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -85,34 +85,23 @@ def _rate(
     return Rate(max(0, came) / seconds, max(0, left) / seconds)
 
 
-class History:
+class History(deque[ReceiverStatus]):
     """The last snapshots of one receiver, the oldest first; at most ``size``."""
 
     def __init__(self, size: int = HISTORY) -> None:
-        self._snapshots: deque[ReceiverStatus] = deque(maxlen=size)
-
-    def __iter__(self) -> Iterator[ReceiverStatus]:
-        return iter(tuple(self._snapshots))
-
-    def __len__(self) -> int:
-        return len(self._snapshots)
+        super().__init__(maxlen=size)
 
     def add(self, status: ReceiverStatus) -> None:
         """Append a snapshot. One that is not newer than the last one is ignored."""
-        if not self._snapshots or status.time > self._snapshots[-1].time:
-            self._snapshots.append(status)
-
-    @property
-    def last(self) -> ReceiverStatus | None:
-        """The newest snapshot; None when there is none."""
-        return self._snapshots[-1] if self._snapshots else None
+        if not self or status.time > self[-1].time:
+            self.append(status)
 
     def rates(self, seconds: float = WINDOW_SECONDS) -> Rates:
         """The rates over the last ``seconds``, or over the whole history when that is shorter."""
-        last = self.last
-        if last is None:
+        if not self:
             return Rates()
-        first = next((one for one in self._snapshots if one.time >= last.time - seconds), last)
-        if first is last and len(self._snapshots) > 1:
-            first = self._snapshots[-2]
+        last = self[-1]
+        first = next(one for one in self if one.time >= last.time - seconds)
+        if first is last and len(self) > 1:
+            first = self[-2]
         return rates(first, last)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from wallaroo_spark.observe.application import ApplicationStatus
+from wallaroo_spark.observe.counters import ROWS_IN, ROWS_OUT, Aggregate
 from wallaroo_spark.observe.rates import History, Rates, rates
 from wallaroo_spark.observe.receiver import ReceiverStatus, SlotStatus
 
@@ -164,9 +165,6 @@ class KeptRecord(Generic[S]):
             self._add_figures(self.last, status)
             self.last = status
 
-    def count(self, status: S) -> None:
-        """Add the rows that were counted since the last snapshot."""
-
     def events(self) -> list[RunEvent]:
         """The kept events, the newest first."""
         first = self._first_events[: self.event_count - len(self._last_events)]
@@ -212,10 +210,8 @@ class RunRecord(KeptRecord[ReceiverStatus]):
         self.recent: deque[Point] = deque(maxlen=RECENT)
         self.whole: ThinningSeries[Point] = ThinningSeries(WHOLE, merge_points)
         self.most_sessions = 0
-        self.rows_in = 0
-        """Rows that the workers of the run have received, as far as the snapshots tell."""
-        self.rows_out = 0
-        """Rows of them that were committed."""
+        self.counts: Counter[str] = Counter()
+        """What the workers of the run have counted, as far as the snapshots tell."""
         self.started: float | None = None
         self._rates: Rates | None = None
         self._known: dict[str, str] = {}
@@ -223,8 +219,7 @@ class RunRecord(KeptRecord[ReceiverStatus]):
         self._refused: dict[int, dict[tuple[str, str], float]] = {}
         self._trouble = ""
         self._calm_since: float | None = None
-        self._counted: dict[int, tuple[int, Mapping[str, int], int, int]] = {}
-        self._ack_ages: Counter[str] = Counter()
+        self._aggregate = Aggregate()
 
     def _add_figures(self, before: ReceiverStatus | None, status: ReceiverStatus) -> None:
         if self.started is None:
@@ -244,23 +239,24 @@ class RunRecord(KeptRecord[ReceiverStatus]):
         return self._rates
 
     def count(self, status: ReceiverStatus) -> None:
-        """Add the rows that the workers have counted since the last snapshot. A new worker counts from zero."""
-        for slot in status.slots:
-            if not slot.answers:
-                continue
-            known = self._counted.get(slot.slot)
-            self._counted[slot.slot] = (slot.generation, slot.counts, slot.rows_in, slot.rows_out)
-            _, counts, rows_in, rows_out = known if known and known[0] == slot.generation else (0, {}, 0, 0)
-            self.rows_in += max(0, slot.rows_in - rows_in)
-            self.rows_out += max(0, slot.rows_out - rows_out)
-            for name, value in slot.counts.items():
-                if name.startswith(ACK_AGE) and value > counts.get(name, 0):
-                    self._ack_ages[name.removeprefix(ACK_AGE)] += value - counts.get(name, 0)
+        """Add what the workers have counted since the last snapshot. A new worker counts from zero."""
+        self._aggregate.add(status)
+        self.counts = sum(self._aggregate.counts().values(), Counter())
+
+    @property
+    def rows_in(self) -> int:
+        """Rows that the workers have received."""
+        return self.counts[ROWS_IN]
+
+    @property
+    def rows_out(self) -> int:
+        """Rows of them that were committed."""
+        return self.counts[ROWS_OUT]
 
     def ack_ages(self) -> list[tuple[float | None, int]]:
         """Acknowledged rows by the time since their arrival: (upper bound in seconds, rows); None: any longer time."""
-        bounds = sorted(self._ack_ages, key=float)
-        return [(None if bound == "+Inf" else float(bound), self._ack_ages[bound]) for bound in bounds]
+        found = {name.removeprefix(ACK_AGE): rows for name, rows in self.counts.items() if name.startswith(ACK_AGE)}
+        return [(None if bound == "+Inf" else float(bound), found[bound]) for bound in sorted(found, key=float)]
 
     def _events(self, before: ReceiverStatus | None, status: ReceiverStatus) -> Iterator[Event]:
         for slot in status.slots:

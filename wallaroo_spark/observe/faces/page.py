@@ -7,6 +7,7 @@ package: there is no build step, and nothing comes from other servers.
 from __future__ import annotations
 
 import heapq
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -209,20 +210,19 @@ _WORDS = {
 
 def static_routes(subject: str = RECEIVER) -> dict[str, Route]:
     """The routes of a page itself. They show nothing of a receiver or an application, so they need no token."""
-    folder = resources.files("wallaroo_spark.observe.faces") / "static"
-
-    def text(name: str) -> str:
-        return (folder / name).read_text(encoding="utf-8")
-
-    home = text("page.html")
-    words = {"subject": subject, "Subject": subject.capitalize(), "sections": text(f"{subject}.html").rstrip("\n")}
-    for name, word in {**words, **_WORDS[subject]}.items():
-        home = home.replace(f"{{{{{name}}}}}", word)
+    sections = static_text(f"{subject}.html").rstrip("\n")
+    words = {"subject": subject, "Subject": subject.capitalize(), "sections": sections, **_WORDS[subject]}
     files = {
-        "/": (home, HTML),
-        "/page.css": (text("page.css"), CSS),
-        "/common.js": (text("common.js"), JAVASCRIPT),
-        f"/{subject}.js": (text(f"{subject}.js"), JAVASCRIPT),
-        "/favicon.svg": (text("favicon.svg"), SVG),
+        "/": (static_text("page.html", **words), HTML),
+        "/page.css": (static_text("page.css"), CSS),
+        "/common.js": (static_text("common.js"), JAVASCRIPT),
+        f"/{subject}.js": (static_text(f"{subject}.js"), JAVASCRIPT),
+        "/favicon.svg": (static_text("favicon.svg"), SVG),
     }
     return {path: Route(Response(kind, content.encode()), open=True) for path, (content, kind) in files.items()}
+
+
+def static_text(name: str, **words: str) -> str:
+    """A file of the folder ``static``, with these words in place of their names in double braces."""
+    text = (resources.files("wallaroo_spark.observe.faces") / "static" / name).read_text(encoding="utf-8")
+    return re.sub(r"{{(\w+)}}", lambda found: words[found[1]], text)

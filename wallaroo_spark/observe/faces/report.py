@@ -8,14 +8,18 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
-from importlib import resources
 
-from wallaroo_spark.observe.faces import charts
-from wallaroo_spark.observe.faces.charts import Curve
+from wallaroo_spark.observe.faces.page import static_text
 from wallaroo_spark.observe.figures import figures, text_of
 from wallaroo_spark.observe.receiver import ReceiverStatus, SlotStatus
 from wallaroo_spark.observe.record import Batch, Point, RunEvent, RunRecord
-from wallaroo_spark.texts import count, day_and_clock, duration, rate, size
+from wallaroo_spark.texts import clock, count, day_and_clock, duration, rate, size
+
+Write = Callable[[float], str]
+
+WIDTH, HEIGHT = 1000.0, 100.0
+LOWEST, HIGHEST = 98.0, 4.0
+"""The vertical positions of zero and of the greatest value."""
 
 STEPS = {
     "latestOffset": "asking the workers",
@@ -31,28 +35,6 @@ MOST_SLOTS = 200
 _WIDE = ("Text", "Host", "Last error")
 """Columns of texts that may be long."""
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-_STYLE = """
-figure { margin: 0 0 1.4rem; }
-figcaption { font-weight: 600; }
-.chart svg[role=img] { height: 9rem; }
-.chart svg line { stroke: var(--line); vector-effect: non-scaling-stroke; }
-.chart .legend svg { height: 0.8rem; background: none; border: none; }
-.chart .legend { margin: 0.2rem 0 0; }
-path.line { fill: none; stroke-width: 1.6; vector-effect: non-scaling-stroke; }
-.l0 { stroke: var(--p0); } .l1 { stroke: var(--p1); } .l2 { stroke: var(--p2); } .l3 { stroke: var(--p3); }
-.l4 { stroke: var(--p4); } .l5 { stroke: var(--p5); } .l6 { stroke: var(--p6); }
-td.w { width: auto; } td.bar { width: 55%; } td.bar svg { display: block; width: 100%; height: 0.9rem; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: 0.1rem 1.2rem; margin: 0.5rem 0; }
-dt { color: var(--quiet); } dd { margin: 0; overflow-wrap: anywhere; unicode-bidi: isolate; }
-@media (max-width: 44rem) {
-  .bars th { display: block; padding: 0.14rem 0.7rem; border: none; }
-  td.bar { display: block; }
-}
-@media (min-width: 44.1rem) { section td:not(.w) { white-space: nowrap; } }
-@media print { body { max-width: none; } figure, tr { break-inside: avoid; } }
-"""
-
 
 def report_html(record: RunRecord, *, options: Mapping[str, str], versions: Mapping[str, str]) -> str:
     """The report as text. ``options`` must not contain secrets; ``versions`` are those of programs, by name."""
@@ -64,7 +46,7 @@ def report_html(record: RunRecord, *, options: Mapping[str, str], versions: Mapp
         f"<header><h1>{escape(last.name)}</h1><p>run report, {day_and_clock(record.started)}</p></header><main>",
         _cause(last),
         _summary(record, last, points),
-        _section("Figures over time", *_over_time(points)),
+        _section("Figures over time", *(_curves(points, *picture) for picture in _PICTURES)),
         _section("Batches", _batches(record)),
         _section("Acknowledgements", _ages(record)),
         _section("Errors, deaths and changes", _events(record)),
@@ -81,14 +63,8 @@ def report_html(record: RunRecord, *, options: Mapping[str, str], versions: Mapp
 
 
 def _document(title: str, body: str) -> str:
-    style = (resources.files("wallaroo_spark.observe.faces") / "static" / "page.css").read_text(encoding="utf-8")
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="color-scheme" content="light dark"><meta name="referrer" content="no-referrer">'
-        f"<title>{escape(title)}</title><style>{style}{_STYLE}</style></head><body>{body}</body></html>\n"
-    )
+    style = static_text("page.css") + "\n" + static_text("report.css")
+    return static_text("report.html", title=escape(title), style=style, body=body)
 
 
 def _section(title: str, *content: str) -> str:
@@ -124,21 +100,17 @@ def _summary(record: RunRecord, last: ReceiverStatus, points: Sequence[Point]) -
     )
 
 
-_CURVES: tuple[tuple[str, charts.Write, tuple[tuple[str, int, str], ...]], ...] = (
+Curves = tuple[tuple[str, int, str], ...]
+"""Each curve of a picture: its name, its colour (the classes ``k0`` to ``k6`` of the style sheet), and the figure of a
+point."""
+_PICTURES: tuple[tuple[str, Write, Curves], ...] = (
     ("Rows a second", rate, (("received", 3, "rows_in"), ("committed", 4, "rows_out"))),
     ("Age of the oldest row without ACK", duration, (("age", 1, "ack_age"),)),
     ("Held rows: received, not committed", count, (("rows", 2, "rows"),)),
     ("Memory of the buffers", size, (("bytes", 6, "bytes"),)),
     ("Connectors and serving slots", count, (("connected connectors", 3, "sessions"), ("serving slots", 4, "serving"))),
 )
-"""The pictures over time: the title, the text of a value, and each curve with its colour and the figure of a point."""
-
-
-def _over_time(points: Sequence[Point]) -> Iterable[str]:
-    times = [point.time for point in points]
-    for title, write, curves in _CURVES:
-        drawn = [Curve(name, colour, [getattr(point, figure) for point in points]) for name, colour, figure in curves]
-        yield charts.curves(title, times, drawn, write)
+"""The pictures over time: the title, the text of a value, and the curves."""
 
 
 def phases(batch: Batch) -> list[float]:
@@ -149,7 +121,7 @@ def phases(batch: Batch) -> list[float]:
 
 def _batches(record: RunRecord) -> str:
     batches = list(record.all_batches)
-    shown = charts.stacked_columns(
+    shown = _stacked_columns(
         "Duration of a batch, by step",
         [(f"batch {batch.batch}, {count(batch.rows)} rows", phases(batch)) for batch in batches],
         [*STEPS.values(), REST],
@@ -162,7 +134,7 @@ def _batches(record: RunRecord) -> str:
 
 def _ages(record: RunRecord) -> str:
     names = {f"up to {duration(bound)}" if bound else "longer": rows for bound, rows in record.ack_ages()}
-    return charts.bars(
+    return _bars(
         "Time from the arrival of a row to its acknowledgement",
         names,
         "Rows by that time, as the workers have counted them since the first snapshot.",
@@ -226,3 +198,106 @@ def _list(values: Mapping[str, str]) -> str:
     return (
         "<dl>" + "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in values.items()) + "</dl>"
     )
+
+
+def _curves(points: Sequence[Point], title: str, write: Write, curves: Curves) -> str:
+    """A figure with curves over time. There is a gap where a value is None."""
+    drawn = [(name, colour, [getattr(point, figure) for point in points]) for name, colour, figure in curves]
+    known = [value for *_, values in drawn for value in values if value is not None]
+    if len(points) < 2 or not known:
+        return _figure(title, "", "There are too few figures for a picture.")
+    begin, end, top = points[0].time, points[-1].time, max(known) or 1.0
+    span = (end - begin) or 1.0
+
+    def path(values: Iterable[float | None]) -> str:
+        steps, pen = [], "M"
+        for point, value in zip(points, values, strict=True):
+            if value is None:
+                pen = "M"
+                continue
+            x, y = (point.time - begin) / span * WIDTH, LOWEST - value / top * (LOWEST - HIGHEST)
+            steps.append(f"{pen}{x:.1f} {y:.1f}")
+            pen = "L"
+        return "".join(steps)
+
+    lines = "".join(f'<path class="line l{colour}" d="{path(values)}"/>' for _, colour, values in drawn)
+    highest = ((name, max((one for one in values if one is not None), default=0.0)) for name, _, values in drawn)
+    summary = "; ".join(f"{name}: highest {write(value)}" for name, value in highest)
+    legend = _legend((name, colour, "") for name, colour, _ in drawn) if len(drawn) > 1 else ""
+    ends = f"{clock(begin)} to {clock(end)}"
+    return _figure(title, _svg(lines, f"{title}. {summary}"), f"highest {write(top)}", ends, legend)
+
+
+def _stacked_columns(
+    title: str, columns: Sequence[tuple[str, Sequence[float]]], names: Sequence[str], write: Write
+) -> str:
+    """A figure with a column for each (label, parts); the parts of all columns have the same names and colours."""
+    if not columns:
+        return _figure(title, "", "There are none.")
+    top = max(sum(parts) for _, parts in columns) or 1.0
+    width = WIDTH / max(len(columns), 20)
+    drawn = []
+    for place, (label, parts) in enumerate(columns):
+        bottom = LOWEST
+        rects = []
+        for colour, part in enumerate(parts):
+            height = part / top * (LOWEST - HIGHEST)
+            bottom -= height
+            if height:
+                rects.append(
+                    f'<rect class="k{colour}" x="{place * width:.2f}" y="{bottom:.2f}" width="{width * 0.86:.2f}" '
+                    f'height="{height:.2f}"/>'
+                )
+        drawn.append(f"<g><title>{escape(f'{label}: {write(sum(parts))}')}</title>{''.join(rects)}</g>")
+    used = [
+        (name, colour, write(sum(parts[colour] for _, parts in columns) / len(columns)))
+        for colour, name in enumerate(names)
+        if any(parts[colour] for _, parts in columns)
+    ]
+    label = f"{title}. {len(columns)} columns; the highest is {write(top)}"
+    ends = f"{columns[0][0]} to {columns[-1][0]}"
+    return _figure(title, _svg("".join(drawn), label), f"highest {write(top)}", ends, _legend(used))
+
+
+def _bars(title: str, counts: Mapping[str, int], note: str) -> str:
+    """A figure with a horizontal bar for each name, and its share of all."""
+    total = sum(counts.values())
+    if not total:
+        return _figure(title, "", "There are none.")
+    top = max(counts.values())
+    lines = "".join(
+        f'<tr role="row"><th role="rowheader" scope="row">{escape(name)}</th>'
+        f'<td role="cell" class="n">{rows:,}</td><td role="cell" class="n">{100 * rows / total:.1f} %</td>'
+        f'<td role="cell" class="bar"><svg viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">'
+        f'<rect class="k3" width="{100 * rows / top:.2f}" height="10"/></svg></td></tr>'
+        for name, rows in counts.items()
+    )
+    table = (
+        f'<table role="table" class="bars" aria-label="{escape(title)}"><tbody role="rowgroup">{lines}</tbody></table>'
+    )
+    return f"<figure><figcaption>{escape(title)}</figcaption>{table}<p class='note'>{escape(note)}</p></figure>"
+
+
+def _figure(title: str, svg: str, top: str, ends: str = "", legend: str = "") -> str:
+    """A figure with its title, the greatest value above the picture and the ends of the time below it."""
+    below = f'<p class="note">{escape(ends)}</p>' if ends else ""
+    return (
+        f'<figure class="chart"><figcaption>{escape(title)}</figcaption><p class="note">{escape(top)}</p>'
+        f"{svg}{below}{legend}</figure>"
+    )
+
+
+def _svg(content: str, label: str) -> str:
+    return (
+        f'<svg role="img" aria-label="{escape(label)}" viewBox="0 0 {WIDTH:.0f} {HEIGHT:.0f}" '
+        f'preserveAspectRatio="none"><line x1="0" y1="{LOWEST}" x2="{WIDTH}" y2="{LOWEST}"/>{content}</svg>'
+    )
+
+
+def _legend(entries: Iterable[tuple[str, int, str]]) -> str:
+    items = "".join(
+        f'<li><svg viewBox="0 0 10 10" aria-hidden="true"><rect class="k{colour}" width="10" height="10"/></svg>'
+        f"{escape(name)}{f' <b>{escape(value)}</b>' if value else ''}</li>"
+        for name, colour, value in entries
+    )
+    return f'<ul class="legend">{items}</ul>'

@@ -71,19 +71,6 @@ class PageMonitor(Generic[R]):
         """Begin to take snapshots."""
         self._thread.start()
 
-    def settle(self) -> None:
-        """Count the rows that were committed since the last snapshot, and keep nothing else. Raises nothing.
-
-        It is called while the receiver stops, when its state no longer has a meaningful cause.
-        """
-        try:
-            status = self._sample()
-        except Exception as error:
-            log.debug("%s: no last figures: %s", self._name, error)
-            return
-        with self._lock:
-            self._record.count(status)
-
     def stop(self) -> None:
         """Take no more snapshots. The record stays. May be called again."""
         self._stopping = True
@@ -144,3 +131,16 @@ class Monitor(PageMonitor[RunRecord]):
     def __init__(self, sample: Callable[[], ReceiverStatus], name: str) -> None:
         """``sample`` takes one snapshot; ``name`` is the receiver's name."""
         super().__init__(sample, f"receiver {name}", RunRecord(), document)
+
+    def settle(self) -> None:
+        """Count the rows that were committed since the last snapshot, and keep nothing else. Raises nothing.
+
+        It is called while the receiver stops, when its state no longer has a meaningful cause.
+        """
+        try:
+            status = self._sample()
+        except Exception as error:
+            log.debug("%s: no last figures: %s", self._name, error)
+            return
+        with self._lock:
+            self._record.count(status)
