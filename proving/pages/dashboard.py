@@ -6,8 +6,7 @@ import itertools
 import json
 from typing import Any
 
-from wallaroo_spark.observe.faces.application_metrics import APPLICATION_METRICS
-from wallaroo_spark.observe.faces.metrics import Metric
+from wallaroo_spark.observe.faces.metrics import APPLICATION_METRICS, Metric
 from wallaroo_spark.observe.figures import FigureKind
 
 FILE = "wallaroo-applications.json"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from wallaroo_spark.observe.faces.application_metrics import APPLICATION_METRICS
-from wallaroo_spark.observe.faces.metrics import METRICS, Metric
+from wallaroo_spark.observe.faces.metrics import APPLICATION_METRICS, METRICS, Metric
 
 HEAD = """\
 # Metrics
@@ -24,7 +23,7 @@ APPLICATION_HEAD = """\
 
 The metrics of `/metrics` of an application, and of `Application.metrics()`;
 [pipelines/see.md](pipelines/see.md#where-the-figures-come-from) says where they come from. Every metric has the label
-`application` beside those of its row. The table is in `wallaroo_spark/observe/faces/application_metrics.py`.
+`application` beside those of its row. The table is in `wallaroo_spark/observe/faces/metrics.py`.
 
 """
 _TABLE = """\

@@ -13,8 +13,7 @@ import yaml
 
 from proving.pages.dashboard import dashboard
 from proving.servers.prometheus import promtool
-from wallaroo_spark.observe.faces.application_metrics import APPLICATION_METRICS
-from wallaroo_spark.observe.faces.metrics import METRICS, Metric
+from wallaroo_spark.observe.faces.metrics import APPLICATION_METRICS, METRICS, Metric
 from wallaroo_spark.observe.figures import FigureKind
 
 ROOT = Path(__file__).resolve().parents[2]

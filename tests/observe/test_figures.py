@@ -19,8 +19,7 @@ from wallaroo_spark.observe.application import (
     PipelineStatus,
     StageStatus,
 )
-from wallaroo_spark.observe.faces.application_metrics import APPLICATION_METRICS
-from wallaroo_spark.observe.faces.metrics import METRICS
+from wallaroo_spark.observe.faces.metrics import APPLICATION_METRICS, METRICS
 from wallaroo_spark.observe.figures import figures
 from wallaroo_spark.observe.receiver import InstanceStatus, QueryStatus, ReceiverStatus, SlotStatus, WorkerCounts
 
@@ -67,7 +66,7 @@ from proving.pages.dashboard import dashboard
 from proving.pages.metrics import metrics_page
 from wallaroo_spark.observe.faces import terminal
 from wallaroo_spark.observe.collect import slot_of
-from wallaroo_spark.observe.faces.application_metrics import APPLICATION_METRICS
+from wallaroo_spark.observe.faces.metrics import APPLICATION_METRICS
 from wallaroo_spark.observe.faces.as_json import record_from_json, record_to_json
 from wallaroo_spark.observe.faces.metrics import METRICS, Facts
 from wallaroo_spark.observe.faces.page import application_document, document

@@ -27,7 +27,7 @@ from tests.receiver.support import COOKIE, Feeders, addresses, numbered
 from tests.waiting import eventually
 from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.observe.faces import prometheus as exposition
-from wallaroo_spark.observe.faces.application_metrics import APPLICATION_METRICS
+from wallaroo_spark.observe.faces.metrics import APPLICATION_METRICS
 from wallaroo_spark.observe.receiver import StreamStatus
 from wallaroo_spark.receiver import Receiver
 from wallaroo_spark.receiver.traces import STEPS

@@ -35,9 +35,7 @@ from wallaroo_spark.observe.collect import (
     Question,
     ReceiverFacts,
 )
-from wallaroo_spark.observe.counters import BatchTimes
 from wallaroo_spark.observe.faces.frames import metrics_frame, streams_frame
-from wallaroo_spark.observe.query_facts import read_batches
 from wallaroo_spark.observe.receiver import ReceiverStatus
 from wallaroo_spark.observe.server.driver_pages import (
     LAST_LOOK_SECONDS,
@@ -118,7 +116,9 @@ class Receiver(DriverHandle):
         self._publishing = threading.Lock()
         self._collector = Collector()
         self._telemetry = ReceiverTelemetry(
-            lambda: self.status(most=self.options.metrics_instances), self._read_batches, self.options.metrics_instances
+            lambda: self.status(most=self.options.metrics_instances),
+            lambda: self._fed.query,
+            self.options.metrics_instances,
         )
         self._tracer: Tracer | None = None
         self._reported_at = 0.0
@@ -242,13 +242,6 @@ class Receiver(DriverHandle):
         :meth:`status`.
         """
         return self._telemetry.metrics()
-
-    def _read_batches(self, times: BatchTimes) -> None:
-        query = self._fed.query
-        if query is not None:
-            # A query that ends meanwhile, or a lost connection to Spark: the next call reads the reports.
-            with contextlib.suppress(Exception):
-                read_batches(query, times)
 
     def status_frame(self, *, most: int = MOST, instance: str = "", stream: str = "") -> DataFrame:
         """Return the streams of :meth:`status` as a DataFrame: a row for each stream, with its slot and instance."""

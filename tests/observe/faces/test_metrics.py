@@ -12,8 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from proving.pages.metrics import metrics_page
 from tests.observe.facts import receiver, slot
 from wallaroo_spark.observe.counters import Aggregate, BatchReport, BatchTimes
-from wallaroo_spark.observe.faces.application_metrics import APPLICATION_METRICS
-from wallaroo_spark.observe.faces.metrics import METRICS, Facts, Metric
+from wallaroo_spark.observe.faces.metrics import APPLICATION_METRICS, METRICS, Facts, Metric
 from wallaroo_spark.observe.faces.prometheus import exposition
 from wallaroo_spark.observe.figures import FigureKind
 from wallaroo_spark.observe.receiver import InstanceStatus, QueryStatus, ReceiverStatus, SlotStatus

@@ -1,8 +1,12 @@
-"""The one table of metrics: ``/metrics``, ``Receiver.metrics()``, the dashboard's tests and ``docs/metrics.md`` use it.
+"""The tables of metrics of receivers and of applications: ``/metrics``, ``Receiver.metrics()``, the dashboard's tests
+and ``docs/metrics.md`` use them.
 
 Each row has the name in Prometheus' conventions, with the unit at its end, and the name by those of OpenTelemetry. A
 figure of a record is a row by itself; every other row is a function that computes it, with the help as its docstring.
-No label has the name of a stream, and only metrics with a limited number of instances have the label ``instance``.
+No label of a receiver's has the name of a stream, and only metrics with a limited number of instances have the label
+``instance``. Labels of an application's have the names of declared objects, of which there are few, and of durable
+groups. The counters of pipelines and streams go on over restarts of the driver, those of gateways begin anew with the
+gateway.
 """
 
 from __future__ import annotations
@@ -14,6 +18,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from wallaroo_spark.observe.application import (
+    ApplicationStatus,
+    GatewayCounts,
+    GatewayStatus,
+    GroupStatus,
+    PartitionState,
+    PipelineStatus,
+    StageStatus,
+)
 from wallaroo_spark.observe.counters import PHASE_SECONDS, BatchTimes
 from wallaroo_spark.observe.figures import Figure, FigureKind, figures, kind_of
 from wallaroo_spark.observe.receiver import (
@@ -58,6 +71,7 @@ class Sample:
 
 Compute = Callable[[Facts[S]], float | Iterable[Sample] | None]
 """Computes a metric: one number, or the samples of all its labels; None: it has no value now."""
+F = TypeVar("F", bound=Callable[[Any], float | Iterable[Sample] | None])
 Parts = Callable[[Facts[S]], Iterable[tuple[tuple[str, ...], Any]]]
 """The parts of a subject that have the figures of a record, each with the values of the labels."""
 
@@ -112,10 +126,10 @@ class MetricTable(list[Metric[S]], Generic[S]):
 
     def metric(
         self, name: str, unit: str, labels: tuple[str, ...] = (), *, histogram: bool = False, otel: str = ""
-    ) -> Callable[[Compute[S]], Compute[S]]:
+    ) -> Callable[[F], F]:
         """Add the decorated function as a metric. Its docstring is the help."""
 
-        def add(compute: Compute[S]) -> Compute[S]:
+        def add(compute: F) -> F:
             help = " ".join((compute.__doc__ or "").split())
             self.append(Metric(name, unit, help, compute, labels, histogram, otel))
             return compute
@@ -177,8 +191,14 @@ def running_seconds(query: QueryStatus, now: float) -> float:
 
 METRICS = MetricTable[ReceiverStatus]("receiver", lambda status: status.name)
 """All metrics of a receiver."""
+APPLICATION_METRICS = MetricTable[ApplicationStatus]("application", lambda status: status.application)
+"""All metrics of an application."""
 _Facts = Facts[ReceiverStatus]
-_SLOT = ("slot",)
+_Application = Facts[ApplicationStatus]
+_Any = Facts[ReceiverStatus] | Facts[ApplicationStatus]
+_SLOT, _GATEWAY = ("slot",), ("gateway",)
+COMMIT_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""Upper bounds of the buckets in the counts of gateways, whose room has the same ones."""
 
 
 def _slots(facts: _Facts) -> Iterator[tuple[tuple[str, ...], SlotStatus]]:
@@ -243,14 +263,16 @@ def _commits(facts: _Facts) -> float:
     return facts.driver.get("commits", 0)
 
 
+@APPLICATION_METRICS.metric("wallaroo_application_committed_batch", "{batch}")
 @METRICS.metric("wallaroo_committed_batch", "{batch}", otel="wallaroo.batch.committed")
-def _committed_batch(facts: _Facts) -> float | None:
+def _committed_batch(facts: _Any) -> float | None:
     """Number of the newest committed batch; absent before the first commit."""
     return facts.status.query.committed_batch
 
 
+@APPLICATION_METRICS.metric("wallaroo_application_batches_total", "{batch}")
 @METRICS.metric("wallaroo_batches_total", "{batch}")
-def _batches(facts: _Facts) -> float:
+def _batches(facts: _Any) -> float:
     """Batches that Spark has reported."""
     return facts.batches.batches
 
@@ -274,10 +296,11 @@ def _query_up(facts: _Facts) -> float:
     return facts.status.query.state == "running"
 
 
+@APPLICATION_METRICS.metric("wallaroo_application_healthy", "1")
 @METRICS.metric("wallaroo_healthy", "1")
-def _healthy(facts: _Facts) -> float:
+def _healthy(facts: _Any) -> float:
     """1 when /healthz answers 200, 0 when it answers 503."""
-    return facts.status.healthy
+    return facts.status.cause.healthy
 
 
 @METRICS.metric("wallaroo_driver_registry_errors_total", "{error}")
@@ -290,3 +313,103 @@ METRICS.add_figures(ReceiverStatus, (), lambda facts: [((), facts.status)])
 METRICS.add_figures(QueryStatus, (), lambda facts: [((), facts.status.query)])
 METRICS.add_figures(SlotStatus, _SLOT, _slots, lambda slot: slot.answers)
 METRICS.add_figures(InstanceStatus, ("slot", "instance"), _instances)
+
+
+def _stages(facts: _Application) -> Iterator[tuple[tuple[str, str], StageStatus]]:
+    return (((one.pipeline, stage.stage), stage) for one in facts.status.pipelines for stage in one.stages)
+
+
+def _pipelines(facts: _Application) -> Iterator[tuple[tuple[str], PipelineStatus]]:
+    return (((one.pipeline,), one) for one in facts.status.pipelines)
+
+
+def _partitions(facts: _Application) -> Iterator[tuple[tuple[str], PartitionState]]:
+    return (((one.stream,), one) for one in facts.status.partitions)
+
+
+def _gateways(facts: _Application) -> Iterator[tuple[tuple[str], GatewayStatus]]:
+    return (((one.gateway,), one) for one in facts.status.gateways)
+
+
+def _gateway_counts(facts: _Application) -> Iterator[tuple[tuple[str], Mapping[str, float]]]:
+    """The counters of the gateways that have reported."""
+    return (((one.gateway,), one.counts) for one in facts.status.gateways if one.age is not None)
+
+
+def _groups(facts: _Application) -> Iterator[tuple[tuple[str, str], GroupStatus]]:
+    return (
+        ((one.stream, group.group), group) for one in facts.status.partitions for group in one.groups if group.durable
+    )
+
+
+@APPLICATION_METRICS.metric("wallaroo_application_up", "1")
+def _application_up(facts: _Application) -> float:
+    """1 while the application's query runs, 0 otherwise."""
+    return facts.status.running and facts.status.query.state == "running"
+
+
+@APPLICATION_METRICS.metric("wallaroo_application_errors", "{error}")
+def _application_errors(facts: _Application) -> float:
+    """Errors of the driver's work that hold now; the work is repeated."""
+    return len(facts.status.errors)
+
+
+@APPLICATION_METRICS.metric("wallaroo_application_rows_total", "{row}")
+def _application_rows(facts: _Application) -> float:
+    """Events that these batches have read: of clients, carried between keys, and due timers."""
+    return facts.batches.rows
+
+
+@APPLICATION_METRICS.metric("wallaroo_application_batch_phase_seconds", "s", ("phase",), histogram=True)
+def _application_batch_phase(facts: _Application) -> Iterator[Sample]:
+    """Seconds of each phase of a batch, as wallaroo_batch_phase_seconds."""
+    return batch_phases(facts.batches)
+
+
+@APPLICATION_METRICS.metric("wallaroo_application_batch_running_seconds", "s")
+def _application_batch_running(facts: _Application) -> float:
+    """Seconds that the running batch has lasted; 0 between batches."""
+    return running_seconds(facts.status.query, facts.status.time)
+
+
+@APPLICATION_METRICS.metric("wallaroo_pipeline_ended_instances_total", "{instance}", ("pipeline", "outcome"))
+def _ended(facts: _Application) -> Iterator[Sample]:
+    """Instances that have ended, by outcome."""
+    for one in facts.status.pipelines:
+        for outcome in ("done", "failed", "cancelled"):
+            yield Sample((one.pipeline, outcome), float(getattr(one, outcome)))
+
+
+@APPLICATION_METRICS.metric("wallaroo_gateway_up", "1", _GATEWAY)
+def _gateway_up(facts: _Application) -> Iterator[Sample]:
+    """1 while the gateway holds its lease and listens, 0 otherwise."""
+    return (Sample(labels, float(one.state == "serving")) for labels, one in _gateways(facts))
+
+
+@APPLICATION_METRICS.metric("wallaroo_gateway_calls_total", "{call}", ("gateway", "method", "outcome"))
+def _calls(facts: _Application) -> Iterator[Sample]:
+    """Calls that have ended, by method, and by outcome: ok, cancelled, or the code of a refusal. The requests of
+    PublishMany also count one by one, as PublishMany.request."""
+    for one in facts.status.gateways:
+        for name, value in sorted(one.counts.items()):
+            if name.startswith("calls:"):
+                _, method, outcome = name.split(":", 2)
+                yield Sample((one.gateway, method, outcome), float(value))
+
+
+@APPLICATION_METRICS.metric("wallaroo_gateway_commit_seconds", "s", _GATEWAY, histogram=True)
+def _commit_seconds(facts: _Application) -> Iterator[Sample]:
+    """Seconds from a call to its commit."""
+    bounds = (*(f"{bound:g}" for bound in COMMIT_SECONDS), "+Inf")
+    for labels, counts in _gateway_counts(facts):
+        found = (int(counts.get(f"commit:{bound}", 0)) for bound in bounds)
+        yield Sample(labels, float(counts.get("commit-seconds", 0.0)), cumulative(COMMIT_SECONDS, found))
+
+
+APPLICATION_METRICS.add_figures(GatewayCounts, _GATEWAY, _gateway_counts)
+APPLICATION_METRICS.add_figures(ApplicationStatus, (), lambda facts: [((), facts.status)])
+APPLICATION_METRICS.add_figures(PartitionState, ("stream",), _partitions)
+APPLICATION_METRICS.add_figures(GroupStatus, ("stream", "group"), _groups)
+APPLICATION_METRICS.add_figures(PipelineStatus, ("pipeline",), _pipelines)
+APPLICATION_METRICS.add_figures(StageStatus, ("pipeline", "stage"), _stages, lambda stage: not stage.in_spark)
+APPLICATION_METRICS.add_figures(GatewayStatus, _GATEWAY, _gateways, lambda gateway: gateway.age is not None)

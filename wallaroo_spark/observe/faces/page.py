@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from wallaroo_spark.observe.application import GatewayStatus, GroupStatus, PartitionState, PipelineStatus, StageStatus
 from wallaroo_spark.observe.causes import is_failing
 from wallaroo_spark.observe.faces.as_json import SCHEMA, record_to_json, to_json
-from wallaroo_spark.observe.figures import columns
+from wallaroo_spark.observe.figures import columns, figures
 from wallaroo_spark.observe.rates import Rate
 from wallaroo_spark.observe.receiver import InstanceStatus, ReceiverStatus, SlotStatus, StreamStatus
 from wallaroo_spark.observe.record import ApplicationRecord, RunRecord
@@ -71,6 +71,7 @@ def document(record: RunRecord, *, age: float, patience: float, query: Mapping[s
                 **record_to_json(slot),
                 **_rates(rates.slots.get(slot.slot)),
                 "answers": slot.answers,
+                "trouble": _is_trouble(slot),
                 "connected": connected[slot.slot][:NAMED_INSTANCES],
             }
             for slot in slots
@@ -126,6 +127,12 @@ def worst(rows: Iterable[T], most: int, rank: Callable[[T], tuple[Any, ...]]) ->
 def _slot_rank(slot: SlotStatus) -> tuple[Any, ...]:
     # Working slots stay in the order of their numbers, so that a row does not move while a person reads it.
     return (not slot.cause.healthy, -slot.slot)
+
+
+def _is_trouble(slot: SlotStatus) -> bool:
+    """Whether a slot is itself a place of trouble. One that only waits for a trouble elsewhere is not."""
+    broken = any(getattr(slot, one.name) for one in figures(SlotStatus) if one.flipped)
+    return broken or slot.pressure == "hard" or not (slot.answers or slot.state == "starting")
 
 
 def _wait_rank(one: InstanceStatus | StreamStatus) -> tuple[Any, ...]:

@@ -5,6 +5,7 @@ Source: ``docs/status-page.md``, ``docs/pipelines/see.md#the-page``.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import platform
@@ -17,12 +18,10 @@ from typing import Any
 
 from wallaroo_spark.errors import ConfigurationError, one_line
 from wallaroo_spark.observe.application import ApplicationStatus
-from wallaroo_spark.observe.counters import BatchTimes
-from wallaroo_spark.observe.faces.application_metrics import APPLICATION_METRICS
 from wallaroo_spark.observe.faces.health import application_health
+from wallaroo_spark.observe.faces.metrics import APPLICATION_METRICS
 from wallaroo_spark.observe.faces.page import APPLICATION, RECEIVER, application_document, static_routes
 from wallaroo_spark.observe.faces.report import report_html
-from wallaroo_spark.observe.query_facts import read_batches
 from wallaroo_spark.observe.record import ApplicationRecord
 from wallaroo_spark.observe.server.access import PageAddress
 from wallaroo_spark.observe.server.endpoints import Telemetry
@@ -143,12 +142,10 @@ class ApplicationPage:
         *,
         required: bool,
     ) -> None:
-        self._name, self._place, self._required = name, place, required
-        self._query = query
-        self._telemetry = Telemetry(APPLICATION_METRICS, status, self._read_batches, application_health)
-        self._status = status
-        self._monitor: PageMonitor[ApplicationRecord] | None = None
+        self._who, self._place, self._status, self._required = f"application {name}", place, status, required
+        self._telemetry = Telemetry(APPLICATION_METRICS, status, query, application_health)
         self._server: PageServer | None = None
+        self._ends = contextlib.ExitStack()
 
     @property
     def address(self) -> str:
@@ -161,28 +158,15 @@ class ApplicationPage:
 
     def start(self) -> None:
         """Serve. Raises :class:`ConfigurationError` when a required address cannot be used."""
-        who = f"application {self._name}"
-        monitor = PageMonitor(self._status, who, ApplicationRecord(), application_document)
+        monitor = PageMonitor(self._status, self._who, ApplicationRecord(), application_document)
         routes = {**page_routes(monitor, APPLICATION), **self._telemetry.routes()}
-        self._server = start_page(self._place, who, routes, required=self._required)
+        self._server = start_page(self._place, self._who, routes, required=self._required)
         if self._server is not None:
-            self._monitor = monitor
             monitor.start()
+            self._ends.callback(monitor.stop)
+            self._ends.callback(self._server.stop)
 
     def stop(self) -> None:
         """End the server and its thread. May be called again."""
-        server, self._server = self._server, None
-        monitor, self._monitor = self._monitor, None
-        if server is not None:
-            server.stop()
-        if monitor is not None:
-            monitor.stop()
-
-    def _read_batches(self, times: BatchTimes) -> None:
-        query = self._query()
-        if query is not None:
-            # A query that ends meanwhile, or a lost connection to Spark: its reports stay as they are counted.
-            try:
-                read_batches(query, times)
-            except Exception as error:
-                log.debug("application %s: the reports of batches are not read: %s", self._name, error)
+        self._ends.close()
+        self._server = None

@@ -6,6 +6,7 @@ Source: ``docs/monitoring.md``.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import Counter
@@ -14,14 +15,18 @@ from concurrent.futures import Future
 from http import HTTPStatus
 from typing import Any, Generic, TypeVar
 
+from wallaroo_spark.errors import one_line
 from wallaroo_spark.observe.causes import OLD_SECONDS
 from wallaroo_spark.observe.counters import Aggregate, BatchTimes
 from wallaroo_spark.observe.faces import prometheus as exposition
 from wallaroo_spark.observe.faces.health import health
 from wallaroo_spark.observe.faces.metrics import METRICS, Facts, Metric, MetricTable, Sample
 from wallaroo_spark.observe.figures import FigureKind
+from wallaroo_spark.observe.query_facts import read_batches
 from wallaroo_spark.observe.receiver import ReceiverStatus
 from wallaroo_spark.observe.server.messages import Response, Route, Routes
+
+log = one_line(logging.getLogger("wallaroo_spark.observe"))
 
 T = TypeVar("T")
 HEALTH_SECONDS = 0.5
@@ -102,7 +107,7 @@ def values(facts: Facts[S], metrics: MetricTable[S]) -> dict[str, list[dict[str,
 class Telemetry(Generic[S]):
     """The metrics and the health of a receiver or an application, for as long as its object lives.
 
-    ``status`` takes a snapshot, and ``read_batches`` adds the reports of batches that are not counted yet. Both are
+    ``status`` takes a snapshot, and ``query`` gives Spark's query, whose reports of batches are counted. Both are
     called once for all requests that arrive at the same time. ``health`` makes the verdict on a snapshot.
     """
 
@@ -110,12 +115,12 @@ class Telemetry(Generic[S]):
         self,
         metrics: MetricTable[S],
         status: Callable[[], S],
-        read_batches: Callable[[BatchTimes], None],
+        query: Callable[[], Any],
         health: Callable[[S | None], dict[str, Any]],
     ) -> None:
         self._metrics = metrics
         self._status = SharedCall(status)
-        self._read_batches = read_batches
+        self._query = query
         self._health = health
         self._batches = BatchTimes()
         self._gather = SharedCall(self._gathered)
@@ -125,8 +130,14 @@ class Telemetry(Generic[S]):
         return self._gather()
 
     def _gathered(self) -> Facts[S]:
-        status = self._status()
-        self._read_batches(self._batches)
+        status, query = self._status(), self._query()
+        if query is not None:
+            # A query that ends meanwhile, or a lost connection to Spark: the next call reads the reports.
+            try:
+                read_batches(query, self._batches)
+            except Exception as error:
+                of = self._metrics
+                log.debug("%s %s: the reports of batches are not read: %s", of.label, of.name(status), error)
         return self._facts(status)
 
     def _facts(self, status: S) -> Facts[S]:
@@ -161,10 +172,8 @@ class ReceiverTelemetry(Telemetry[ReceiverStatus]):
     :attr:`driver`.
     """
 
-    def __init__(
-        self, status: Callable[[], ReceiverStatus], read_batches: Callable[[BatchTimes], None], instances: int
-    ) -> None:
-        super().__init__(METRICS, status, read_batches, health)
+    def __init__(self, status: Callable[[], ReceiverStatus], query: Callable[[], Any], instances: int) -> None:
+        super().__init__(METRICS, status, query, health)
         self.driver: Counter[str] = Counter()
         self._instances = instances
         self._aggregate = Aggregate()

@@ -44,7 +44,7 @@ function title(stream) {
 
 // Whether a row is itself a place of trouble. Rows that only wait for a trouble elsewhere are not marked.
 const isTrouble = {
-  slot: (slot) => (!slot.answers && slot.state !== "starting") || slot.registry_away || slot.pressure === "hard",
+  slot: (slot) => slot.trouble,
   instance: (one) => one.paused || one.state === "gone",
   stream: (one) => one.state === "resending",
 };
