@@ -72,11 +72,12 @@ def bounded_reason(text: str) -> str:
     return printable(text[:LONGEST_REASON])[:LONGEST_REASON]
 
 
-def one_line(logger: logging.Logger) -> logging.Logger:
-    """Add a filter to the logger that makes each record one :func:`printable` line; return the logger.
+def one_line(log: logging.Logger | str) -> logging.Logger:
+    """Add a filter to a logger, or the one of a name, that makes each record one :func:`printable` line; return it.
 
     A line is cut behind :data:`LONGEST_LINE` characters. A traceback keeps its lines, and each of them is printable.
     """
+    logger = logging.getLogger(log) if isinstance(log, str) else log
     logger.addFilter(_one_line)
     return logger
 

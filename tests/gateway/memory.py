@@ -16,7 +16,7 @@ from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.pipelines.schema.documents import read_declarations
 from wallaroo_spark.pipelines.schema.problems import Problems
 from wallaroo_spark.pipelines.schema.store import StoredSchema
-from wallaroo_spark.testing import memory_application
+from wallaroo_spark.testing import fake_application
 from wallaroo_spark.yaml_reader import documents_of
 
 
@@ -28,7 +28,7 @@ def schema_of(text: str, version: int = 1) -> StoredSchema:
     return StoredSchema(version, {placed.key: placed.declaration for placed in found})
 
 
-class MemoryApplication(memory_application.MemoryApplication):
+class MemoryApplication(fake_application.MemoryApplication):
     """An application of YAML documents, whose batches a test may hold."""
 
     def __init__(self, schema: str) -> None:
@@ -70,10 +70,10 @@ class MemoryApplication(memory_application.MemoryApplication):
         return super()._attached(one, table) if self.attach else None
 
 
-class MemoryFiles(memory_application.MemoryFiles):
+class MemoryFiles(fake_application.MemoryFiles):
     """The files of an application in memory, which may hang and fail."""
 
-    def __init__(self, application: memory_application.MemoryApplication, gateway: str) -> None:
+    def __init__(self, application: fake_application.MemoryApplication, gateway: str) -> None:
         super().__init__(application, gateway)
         self.reads: list[tuple[str, int, int, int]] = []
         """The ranges that the gateway has read from tables."""
@@ -106,7 +106,7 @@ class MemoryFiles(memory_application.MemoryFiles):
 
 
 @dataclass
-class ServedGateway(memory_application.ServedGateway):
+class ServedGateway(fake_application.ServedGateway):
     """A gateway that serves an address, with files that a test watches."""
 
     files: MemoryFiles
@@ -117,7 +117,7 @@ async def serving(
     application: MemoryApplication, name: str = "g0", limits: GatewayLimits | None = None, **fields: Any
 ) -> AsyncIterator[ServedGateway]:
     """Run a gateway on a port of loopback; ``fields`` are those of the package's function."""
-    async with memory_application.serving(application, name, limits, **fields) as found:
+    async with fake_application.serving(application, name, limits, **fields) as found:
         assert isinstance(found.files, MemoryFiles)
         try:
             yield ServedGateway(found.gateway, found.files, found.address, found.failures, found.peers)

@@ -70,7 +70,7 @@ from wallaroo_spark.observe.faces.metrics import APPLICATION_METRICS
 from wallaroo_spark.observe.faces.as_json import record_from_json, record_to_json
 from wallaroo_spark.observe.faces.metrics import METRICS, Facts
 from wallaroo_spark.observe.faces.page import application_document, document
-from wallaroo_spark.observe.faces.prometheus import exposition
+from wallaroo_spark.observe.faces.metrics import exposition
 from wallaroo_spark.observe.faces.report import report_html
 from wallaroo_spark.observe.server.endpoints import values
 from wallaroo_spark.observe.record import ApplicationRecord, RunRecord

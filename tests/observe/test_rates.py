@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests.observe.snapshots import instance, receiver, slot, stream
-from wallaroo_spark.observe.rates import History, Rate, rates
 from wallaroo_spark.observe.receiver import ReceiverStatus
+from wallaroo_spark.observe.record import History, Rate, rates
 
 
 def at(time: float, came: int, held: int, **of_slot: Any) -> ReceiverStatus:

@@ -26,7 +26,7 @@ from tests.observe.test_alerts import DASHBOARDS, RULES, dashboard_expressions, 
 from tests.receiver.support import COOKIE, Feeders, addresses, numbered
 from tests.waiting import eventually
 from wallaroo_spark.errors import RemoteProtocolError
-from wallaroo_spark.observe.faces import prometheus as exposition
+from wallaroo_spark.observe.faces import metrics as tables
 from wallaroo_spark.observe.faces.metrics import APPLICATION_METRICS
 from wallaroo_spark.observe.receiver import StreamStatus
 from wallaroo_spark.receiver import Receiver
@@ -136,7 +136,7 @@ def test_a_receiver_that_works_is_healthy(served: Served) -> None:
 
 
 def test_without_the_extra_the_page_says_which_one_is_missing(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exposition, "available", lambda: False)
+    monkeypatch.setattr(tables, "available", lambda: False)
     status, text = served.fetch("metrics")
 
     assert status == 501

@@ -28,8 +28,7 @@ from wallaroo_spark.gateway.server.listener import bind, make_server
 from wallaroo_spark.gateway.server.peers import Peers, channel_to
 from wallaroo_spark.registry import Registry, application_registry
 from wallaroo_spark.runtime.listening import ListenSettings
-from wallaroo_spark.runtime.service import ServiceShell, ServiceThread, serve
-from wallaroo_spark.runtime.tenancy import Tenancy
+from wallaroo_spark.runtime.service import ServiceShell, ServiceThread, Tenancy, serve
 from wallaroo_spark.storage.locations import Location
 from wallaroo_spark.transport.port_handover import FREE_SECONDS
 

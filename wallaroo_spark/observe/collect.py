@@ -59,6 +59,9 @@ class DriverReport:
         return json.dumps({"schema": SCHEMA, **record_to_json(_bounded(self))})
 
 
+_NO_REPORT = DriverReport(0.0)
+
+
 def report_of(text: str | None) -> DriverReport | None:
     """The report in a text from the registry; None for no text, and for one that another release has written."""
     if text is None:
@@ -193,35 +196,27 @@ class Collector:
 
     def _answer(self, address: str, token: str, asked: Question, until: float) -> dict[str, Any] | TransportError:
         """The answer of a worker, or why there is none."""
-        try:
-            return self._call(address, token, asked, until)
-        except TransportError as error:
-            return error
-        except Exception as error:
-            return TransportError(f"asking it has failed: {error!r}", code="worker-unreachable")
-
-    def _call(self, address: str, token: str, asked: Question, until: float) -> dict[str, Any]:
         with self._lock:
             client = self._clients.get((address, token))
             if client is None:
                 client = self._clients[address, token] = WorkerClient(address, token, ANSWER_SECONDS, self._trust)
             silent = address in self._silent
         left = max(0.1, until - time.monotonic())
-        limit = min(left, KNOCK_SECONDS) if silent else left
         try:
-            answer = client.inspect(asked.most, asked.instance, asked.stream, limit)
+            answer = client.inspect(
+                asked.most, asked.instance, asked.stream, min(left, KNOCK_SECONDS) if silent else left
+            )
             if asked.story:
                 answer["story"] = client.story()
         except TransportError as error:
             if error.fields.get("reason") != "timeout":
-                raise
+                return error
             with self._lock:
                 self._silent.add(address)
-            if not _accepts(address):
-                raise TransportError(
-                    f"{error.message}; no connection to it can be made", code="worker-unreachable", reason="cut"
-                ) from None
-            raise
+            cut = f"{error.message}; no connection to it can be made"
+            return error if _accepts(address) else TransportError(cut, code="worker-unreachable", reason="cut")
+        except Exception as error:
+            return TransportError(f"asking it has failed: {error!r}", code="worker-unreachable")
         with self._lock:
             self._silent.discard(address)
         return answer
@@ -290,8 +285,8 @@ def facts_of(registry: Registry, receiver: str) -> ReceiverFacts:
 def _put_together(
     facts: ReceiverFacts, answers: Mapping[int, dict[str, Any] | TransportError], now: float
 ) -> ReceiverStatus:
-    report = facts.report
-    jobs = {job.slot: job for job in report.jobs} if report is not None else {}
+    report = facts.report or _NO_REPORT
+    jobs = {job.slot: job for job in report.jobs}
     count = max([facts.workers, *(slot + 1 for slot, (_, live) in facts.leases.items() if live)])
     slots: list[SlotStatus] = []
     instances: list[InstanceStatus] = []
@@ -302,7 +297,7 @@ def _put_together(
         if isinstance(answer, dict):
             instances += instances_of(number, answer, now)
             streams += streams_of(number, answer)
-    query = _query(facts, slots)
+    query = _query(facts.query, report.query, slots)
     instances.sort(key=lambda one: (one.ack_age or -1.0, one.rows), reverse=True)
     streams.sort(key=lambda one: (one.ack_age or -1.0, one.rows), reverse=True)
     warnings = dict.fromkeys([*facts.warnings, *(warning for slot in slots for warning in slot.warnings)])
@@ -311,10 +306,10 @@ def _put_together(
         now,
         facts.running,
         facts.driver,
-        max(0.0, now - report.at) if report is not None else None,
+        None if facts.report is None else max(0.0, now - report.at),
         facts.registry_error,
-        report.error if report is not None else "",
-        report.page if report is not None else "",
+        report.error,
+        report.page,
         query,
         tuple(slots),
         tuple(instances),
@@ -368,13 +363,11 @@ def _unanswered(
 _STATES: dict[str, str] = {NO_QUERY: "none", QUERY_STARTS: "starting"}
 
 
-def _query(facts: ReceiverFacts, slots: list[SlotStatus]) -> QueryStatus:
+def _query(recorded: str, query: QueryStatus, slots: list[SlotStatus]) -> QueryStatus:
     """The query by the driver's report, and by the fleet's record where there is no report."""
-    report = facts.report
-    if report is None or report.query.state == "unknown":
-        state = _STATES.get(facts.query, "running" if facts.query else "unknown")
-        return QueryStatus(state, id=facts.query if state == "running" else "")
-    query = report.query
+    if query.state == "unknown":
+        state = _STATES.get(recorded, "running" if recorded else "unknown")
+        return QueryStatus(state, id=recorded if state == "running" else "")
     if query.phase == "writing" and any(slot.read is not None and slot.read.missing for slot in slots):
         return dataclasses.replace(query, phase="reading")
     return query
@@ -384,26 +377,21 @@ _SUMMED = ("sessions", "waiting", "instances", "streams", "rows", "credits", "ro
 """The totals that are sums of the figures of slots with the same name."""
 
 
-def _totals(slots: list[SlotStatus], report: DriverReport | None, streams: list[StreamStatus]) -> Totals:
+def _totals(slots: list[SlotStatus], report: DriverReport, streams: list[StreamStatus]) -> Totals:
+    all_known = len(streams) == sum(slot.streams for slot in slots)
     faults = (count for slot in slots for name, count in slot.counts.items() if name.startswith("fault:"))
     return Totals(
         slots=len(slots),
         serving=sum(slot.state == "serving" for slot in slots),
         bytes=sum(slot.memory_used for slot in slots),
         budget=sum(slot.memory_budget for slot in slots),
-        lag_rows=_lag(slots, report, streams),
-        lag_bytes=report.lag_bytes if report is not None else None,
+        # Exact where all streams are known, else by Spark's last report.
+        lag_rows=sum(stream.lag_rows for stream in streams) if all_known else report.lag_rows,
+        lag_bytes=report.lag_bytes,
         ack_age=max((slot.ack_age for slot in slots if slot.ack_age is not None), default=None),
         faults=sum(faults),
         **{name: sum(getattr(slot, name) for slot in slots) for name in _SUMMED},
     )
-
-
-def _lag(slots: list[SlotStatus], report: DriverReport | None, streams: list[StreamStatus]) -> int | None:
-    """The rows that no batch has asked for: exact where all streams are known, else by Spark's last report."""
-    if len(streams) == sum(slot.streams for slot in slots):
-        return sum(stream.lag_rows for stream in streams)
-    return report.lag_rows if report is not None else None
 
 
 def slot_of(known: SlotStatus, answer: Mapping[str, Any], now: float) -> SlotStatus:

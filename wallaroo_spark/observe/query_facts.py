@@ -8,12 +8,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from wallaroo_spark.observe.counters import BatchReport, BatchTimes
 from wallaroo_spark.observe.receiver import QueryStatus
 from wallaroo_spark.runtime.job_errors import in_short
 
@@ -90,10 +92,10 @@ class QueryFacts:
         self._status = dataclasses.replace(
             self._status,
             reported_batch=int(progress["batchId"]) if progress.get("batchId") is not None else None,
-            input_rows=int(progress.get("numInputRows") or 0),
+            input_rows=_rows(progress),
             input_rate=float(progress.get("inputRowsPerSecond") or 0.0),
             processed_rate=float(progress.get("processedRowsPerSecond") or 0.0),
-            durations={str(name): int(value) for name, value in (progress.get("durationMs") or {}).items()},
+            durations=_durations(progress),
         )
         lags = [lag for source in progress.get("sources", ()) if (lag := _lag(source)) is not None]
         if lags:
@@ -166,14 +168,87 @@ def _trace(query: Any, error: Exception) -> str:
     return "\n".join(texts)
 
 
+PHASE_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0)
+"""Upper bounds of the buckets, in seconds.
+
+A choice: ``docs/performance.md`` measures batches of 0.1 to 0.5 s; sinks that take minutes fit, too.
+"""
+PHASES = {
+    "latestOffset": "plan",
+    "queryPlanning": "compile",
+    "addBatch": "run",
+    "walCommit": "write_offsets",
+    "commitOffsets": "write_commit",
+    "triggerExecution": "all",
+}
+"""The name of each phase by Spark's name in ``durationMs``."""
+KEPT_BATCHES = 512
+"""Number of counted batches that are remembered. A choice: Spark keeps 100 reports by default."""
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """One progress report of Spark."""
+
+    run: str
+    """Spark's id of the run of the query."""
+    batch: int
+    """Number of the batch."""
+    rows: int
+    """Rows that the batch has read."""
+    durations: Mapping[str, int]
+    """Milliseconds of each step, by Spark's names."""
+
+
+@dataclass
+class PhaseTimes:
+    """The histogram of one phase."""
+
+    buckets: Counter[float]
+    """Batches by the upper bound of their bucket; infinity for the last one."""
+    seconds: float = 0.0
+    """Sum of the seconds of all batches."""
+
+
+class BatchTimes:
+    """Counts each batch once, however often its report is seen."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self.rows = 0
+        self.phases: dict[str, PhaseTimes] = {name: PhaseTimes(Counter()) for name in PHASES.values()}
+        self._counted: dict[tuple[str, int], None] = {}
+
+    def add(self, reports: Iterable[BatchReport]) -> None:
+        """Add reports. Spark also reports while no batch runs; such a report has no ``addBatch`` and is ignored."""
+        for report in reports:
+            if self.known(report) or "addBatch" not in report.durations:
+                continue
+            self._counted[report.run, report.batch] = None
+            if len(self._counted) > KEPT_BATCHES:
+                del self._counted[next(iter(self._counted))]
+            self.batches += 1
+            self.rows += report.rows
+            for step, milliseconds in report.durations.items():
+                if step in PHASES:
+                    times, seconds = self.phases[PHASES[step]], milliseconds / 1000
+                    times.buckets[next((bound for bound in PHASE_SECONDS if seconds <= bound), math.inf)] += 1
+                    times.seconds += seconds
+
+    def known(self, report: BatchReport) -> bool:
+        """Whether the batch is counted already."""
+        return (report.run, report.batch) in self._counted
+
+
 def read_batches(query: Any, times: BatchTimes) -> None:
     """Add the batches that ``times`` has not counted yet, if Spark still has their reports."""
     found = []
     for text in _newest_first(query):
-        report = _batch_report(json.loads(text))
-        if times.known(report.run, report.batch):
+        report = json.loads(text)
+        batch = BatchReport(str(report["runId"]), int(report["batchId"]), _rows(report), _durations(report))
+        if times.known(batch):
             break
-        found.append(report)
+        found.append(batch)
     times.add(reversed(found))
 
 
@@ -188,6 +263,9 @@ def _newest_first(query: Any) -> Iterator[str]:
         yield reports[index].json()
 
 
-def _batch_report(report: dict[str, Any]) -> BatchReport:
-    durations = {str(name): int(value) for name, value in (report.get("durationMs") or {}).items()}
-    return BatchReport(str(report["runId"]), int(report["batchId"]), int(report.get("numInputRows") or 0), durations)
+def _rows(report: Mapping[str, Any]) -> int:
+    return int(report.get("numInputRows") or 0)
+
+
+def _durations(report: Mapping[str, Any]) -> dict[str, int]:
+    return {str(name): int(value) for name, value in (report.get("durationMs") or {}).items()}

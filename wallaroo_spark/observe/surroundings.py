@@ -5,7 +5,6 @@ Source: ``docs/status-page.md#what-it-shows``.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +14,7 @@ from wallaroo_spark.observe.receiver import PartitionStatus, SinkStatus, TopicSt
 from wallaroo_spark.pubsub.topic_catalog import TopicCatalog
 from wallaroo_spark.sinks.two_phase.decision_log import sinks_of
 
-log = one_line(logging.getLogger("wallaroo_spark.receiver"))
+log = one_line("wallaroo_spark.receiver")
 
 INTERVAL_SECONDS = 10.0
 """How long topics and sinks count as known. A choice: they change with batches, and each look reads files and Redis."""

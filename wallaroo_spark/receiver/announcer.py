@@ -19,7 +19,7 @@ from wallaroo_spark.references import Reference, References, StreamKey, all_chan
 from wallaroo_spark.registry import FleetDiscovery, Lease, Registry
 from wallaroo_spark.steps import Step, passed
 
-log = one_line(logging.getLogger("wallaroo_spark.receiver"))
+log = one_line("wallaroo_spark.receiver")
 
 ROUND_SECONDS = 0.5
 """Pause between two looks for workers, and before a notice that was not answered is sent again. A choice."""

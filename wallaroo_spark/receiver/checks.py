@@ -6,18 +6,15 @@ Source: ``docs/spark.md``.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection
 from typing import Any
 
 from wallaroo_spark.checkpoint import PlannedBatch
-from wallaroo_spark.errors import CheckpointError, ConfigurationError, one_line
+from wallaroo_spark.errors import CheckpointError, ConfigurationError
 from wallaroo_spark.observe.server.access import PageAddress
 from wallaroo_spark.options import Options, resolve_secret
 from wallaroo_spark.receiver import writers
 from wallaroo_spark.transport import advertised
-
-log = one_line(logging.getLogger("wallaroo_spark.receiver"))
 
 _ASYNC_OPTION = "asyncProgressTrackingEnabled"
 _GREATEST_PORT = 65_535

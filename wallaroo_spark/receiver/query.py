@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -91,7 +90,7 @@ def _written_to(spark: Any, query: Any, location: str) -> str:
         return f"{location} (as Spark resolves it)"
 
 
-log = one_line(logging.getLogger("wallaroo_spark.receiver"))
+log = one_line("wallaroo_spark.receiver")
 
 
 class FedQuery:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import logging
 import re
 import secrets
 import threading
@@ -67,7 +66,7 @@ from wallaroo_spark.worker.service import WorkerSetup
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-log = one_line(logging.getLogger("wallaroo_spark.receiver"))
+log = one_line("wallaroo_spark.receiver")
 
 _running: weakref.WeakSet[Receiver] = weakref.WeakSet()
 """The started receivers of this program: a query may read several of them."""

@@ -7,7 +7,6 @@ sets up the OpenTelemetry SDK, with an exporter, in the driver's program alone. 
 from __future__ import annotations
 
 import importlib.util
-import logging
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,7 +16,7 @@ from wallaroo_spark.extras import command
 from wallaroo_spark.inner.client import WorkerClient
 from wallaroo_spark.registry import Lease
 
-log = one_line(logging.getLogger("wallaroo_spark.receiver"))
+log = one_line("wallaroo_spark.receiver")
 
 ASK_SECONDS = 1.0
 """Pause between two requests to the workers. A choice: workers keep more finished messages than a usual sample has in a

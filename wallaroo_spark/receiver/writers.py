@@ -7,7 +7,6 @@ Source: ``docs/spark.md``.
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -15,7 +14,7 @@ from typing import Any, TypeVar
 from wallaroo_spark.errors import one_line
 from wallaroo_spark.source import WallarooDataSource
 
-log = one_line(logging.getLogger("wallaroo_spark.receiver"))
+log = one_line("wallaroo_spark.receiver")
 
 T = TypeVar("T")
 

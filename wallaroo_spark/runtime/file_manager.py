@@ -14,7 +14,6 @@ default manager keeps no checksums at all.) Source: ``docs/decisions/local-check
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import threading
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ from typing import Any
 from wallaroo_spark.errors import one_line
 from wallaroo_spark.runtime.spark_checks import classic_context
 
-log = one_line(logging.getLogger("wallaroo_spark.runtime"))
+log = one_line("wallaroo_spark.runtime")
 
 SETTING = "spark.sql.streaming.checkpointFileManagerClass"
 PACKAGES = (

@@ -7,7 +7,6 @@ the leases, in rounds. Source: ``docs/architecture.md#the-fleet`` and ``docs/arc
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import socket
 import threading
@@ -21,7 +20,7 @@ from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.registry import EmbeddedRedis, Lease, Registry
 from wallaroo_spark.runtime.long_jobs import JobRecord, LongJobs, Work
 
-log = one_line(logging.getLogger("wallaroo_spark.runtime"))
+log = one_line("wallaroo_spark.runtime")
 
 SERVED_SECONDS = 120.0
 """How long the tasks may take to serve, when a cluster may first have to start executors for them.

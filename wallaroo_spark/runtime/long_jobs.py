@@ -7,7 +7,6 @@ Source: ``docs/decisions/one-job-per-slot.md``; ``docs/architecture.md#the-fleet
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import time
 import weakref
@@ -22,7 +21,7 @@ from wallaroo_spark.runtime.job_errors import in_short, is_permanent
 if TYPE_CHECKING:
     import pandas as pd
 
-log = one_line(logging.getLogger("wallaroo_spark.runtime.long_jobs"))
+log = one_line("wallaroo_spark.runtime.long_jobs")
 
 FIRST_PAUSE = 0.2
 """Seconds before the second submission of a job. A choice: a killed worker should be replaced at once."""

@@ -7,7 +7,6 @@ Source: ``docs/spark.md#tasks-and-jobs``.
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import shutil
@@ -21,7 +20,7 @@ from urllib.parse import urlsplit
 
 from wallaroo_spark.errors import ConfigurationError, one_line
 
-log = one_line(logging.getLogger("wallaroo_spark.runtime"))
+log = one_line("wallaroo_spark.runtime")
 
 JAVA_NEEDED = 17
 PYSPARK_NEEDED = (4, 2)

@@ -12,7 +12,7 @@ import functools
 from typing import Any, Protocol
 
 from wallaroo_spark.errors import RegistryError
-from wallaroo_spark.runtime.tenancy import LeaseRegistry, Tenancy
+from wallaroo_spark.runtime.service import LeaseRegistry, Tenancy
 from wallaroo_spark.worker.machine.connections import Connections
 
 

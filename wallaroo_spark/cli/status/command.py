@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from wallaroo_spark.observe.application import ApplicationStatus
     from wallaroo_spark.observe.collect import RegistryCollector
-    from wallaroo_spark.observe.rates import History
     from wallaroo_spark.observe.receiver import ReceiverStatus, TopicStatus
+    from wallaroo_spark.observe.record import History
 
 T = TypeVar("T")
 WAITING = (
@@ -79,7 +79,7 @@ def status(
     """
     from wallaroo_spark.observe.faces.terminal import application_view
     from wallaroo_spark.observe.published import to_json
-    from wallaroo_spark.observe.rates import History
+    from wallaroo_spark.observe.record import History
 
     registry, receiver = place.registry, place.receiver
     if _wants_application(app, application, receiver):

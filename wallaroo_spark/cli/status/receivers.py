@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from rich.console import Group
 
     from wallaroo_spark.observe.collect import Question, RegistryCollector
-    from wallaroo_spark.observe.rates import History
     from wallaroo_spark.observe.receiver import ReceiverStatus, StreamStatus
+    from wallaroo_spark.observe.record import History
 
 ORDERS: dict[str, Callable[[StreamStatus], Any]] = {
     "age": lambda one: -(one.ack_age or -1.0),
@@ -170,7 +170,7 @@ def top(
         wallaroo-spark top --context test --once | less
     """
     from wallaroo_spark.observe.collect import Question
-    from wallaroo_spark.observe.rates import History
+    from wallaroo_spark.observe.record import History
 
     history = History()
     with place.collector() as collector:

@@ -11,13 +11,15 @@ gateway.
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from wallaroo_spark.extras import command
 from wallaroo_spark.observe.application import (
     ApplicationStatus,
     GatewayCounts,
@@ -27,15 +29,9 @@ from wallaroo_spark.observe.application import (
     PipelineStatus,
     StageStatus,
 )
-from wallaroo_spark.observe.counters import PHASE_SECONDS, BatchTimes
 from wallaroo_spark.observe.figures import Figure, FigureKind, figures, kind_of
-from wallaroo_spark.observe.receiver import (
-    InstanceStatus,
-    QueryStatus,
-    ReceiverStatus,
-    SlotStatus,
-    WorkerCounts,
-)
+from wallaroo_spark.observe.query_facts import PHASE_SECONDS, BatchTimes
+from wallaroo_spark.observe.receiver import InstanceStatus, QueryStatus, ReceiverStatus, SlotStatus, WorkerCounts
 from wallaroo_spark.worker.buffer.commit_ages import ACK_SECONDS, AGE, AGE_SUM
 
 S = TypeVar("S")
@@ -413,3 +409,55 @@ APPLICATION_METRICS.add_figures(GroupStatus, ("stream", "group"), _groups)
 APPLICATION_METRICS.add_figures(PipelineStatus, ("pipeline",), _pipelines)
 APPLICATION_METRICS.add_figures(StageStatus, ("pipeline", "stage"), _stages, lambda stage: not stage.in_spark)
 APPLICATION_METRICS.add_figures(GatewayStatus, _GATEWAY, _gateways, lambda gateway: gateway.age is not None)
+
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric as Family
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+MISSING = (
+    "the driver's Python has no package prometheus_client, so there are no metrics in Prometheus' format; install the "
+    f"extra: {command(['prometheus'])}"
+)
+
+
+def available() -> bool:
+    """Whether the extra ``prometheus`` is installed."""
+    return importlib.util.find_spec("prometheus_client") is not None
+
+
+def exposition(facts: Facts[S], metrics: MetricTable[S]) -> bytes:
+    """The text of all metrics, with HELP and TYPE for each. Raises ImportError without the extra ``prometheus``."""
+    from prometheus_client import CollectorRegistry, generate_latest
+    from prometheus_client.registry import Collector
+
+    subject = metrics.name(facts.status)
+
+    class Once(Collector):
+        def collect(self) -> Iterator[Family]:
+            return (_family(metric, facts, metrics.label, subject) for metric in metrics)
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Once())
+    return generate_latest(registry)
+
+
+def _family(metric: Metric[S], facts: Facts[S], label: str, subject: str) -> Family:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+    labels = [label, *metric.labels]
+    if metric.kind is FigureKind.HISTOGRAM:
+        histogram = HistogramMetricFamily(metric.name, metric.help, labels=labels)
+        for sample in metric.samples(facts):
+            buckets = [(_bound(bound), float(count)) for bound, count in sample.buckets]
+            histogram.add_metric([subject, *sample.labels], buckets, sample.value)
+        return histogram
+    kind = CounterMetricFamily if metric.kind is FigureKind.COUNTER else GaugeMetricFamily
+    family: CounterMetricFamily | GaugeMetricFamily = kind(metric.name, metric.help, labels=labels)
+    for sample in metric.samples(facts):
+        family.add_metric([subject, *sample.labels], sample.value)
+    return family
+
+
+def _bound(bound: float) -> str:
+    return "+Inf" if bound == float("inf") else str(bound)

@@ -18,9 +18,8 @@ from wallaroo_spark.observe.application import GatewayStatus, GroupStatus, Parti
 from wallaroo_spark.observe.causes import is_failing
 from wallaroo_spark.observe.faces.as_json import SCHEMA, record_to_json, to_json
 from wallaroo_spark.observe.figures import columns, figures
-from wallaroo_spark.observe.rates import Rate
 from wallaroo_spark.observe.receiver import InstanceStatus, ReceiverStatus, SlotStatus, StreamStatus
-from wallaroo_spark.observe.record import ApplicationRecord, RunRecord
+from wallaroo_spark.observe.record import ApplicationRecord, Rate, RunRecord
 from wallaroo_spark.observe.server.messages import CSS, HTML, JAVASCRIPT, SVG, Response, Route
 
 MOST_ROWS = 100

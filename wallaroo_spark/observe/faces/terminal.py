@@ -23,7 +23,6 @@ from wallaroo_spark.observe.application import (
     StageStatus,
 )
 from wallaroo_spark.observe.figures import figures, text_of
-from wallaroo_spark.observe.rates import Rate, Rates
 from wallaroo_spark.observe.receiver import (
     Cause,
     InstanceStatus,
@@ -33,6 +32,7 @@ from wallaroo_spark.observe.receiver import (
     StreamStatus,
     TopicStatus,
 )
+from wallaroo_spark.observe.record import Rate, Rates
 from wallaroo_spark.texts import count, day_and_clock, duration, size
 
 _STYLES = {

@@ -6,7 +6,6 @@ Source: ``docs/status-page.md``, ``docs/pipelines/see.md#the-page``.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import platform
 import sys
@@ -30,7 +29,7 @@ from wallaroo_spark.observe.server.monitor import Monitor, PageMonitor
 from wallaroo_spark.observe.server.page_server import PageServer
 from wallaroo_spark.options import Options
 
-log = one_line(logging.getLogger("wallaroo_spark.receiver"))
+log = one_line("wallaroo_spark.receiver")
 
 ROWS_IN_ALL = 2000
 """Instances, and streams, that the workers together tell the page of. A choice: it bounds the driver's memory."""

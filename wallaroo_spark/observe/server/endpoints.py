@@ -6,7 +6,6 @@ Source: ``docs/monitoring.md``.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import Counter
@@ -17,16 +16,16 @@ from typing import Any, Generic, TypeVar
 
 from wallaroo_spark.errors import one_line
 from wallaroo_spark.observe.causes import OLD_SECONDS
-from wallaroo_spark.observe.counters import Aggregate, BatchTimes
-from wallaroo_spark.observe.faces import prometheus as exposition
+from wallaroo_spark.observe.counters import Aggregate
+from wallaroo_spark.observe.faces import metrics as tables
 from wallaroo_spark.observe.faces.health import health
 from wallaroo_spark.observe.faces.metrics import METRICS, Facts, Metric, MetricTable, Sample
 from wallaroo_spark.observe.figures import FigureKind
-from wallaroo_spark.observe.query_facts import read_batches
+from wallaroo_spark.observe.query_facts import BatchTimes, read_batches
 from wallaroo_spark.observe.receiver import ReceiverStatus
 from wallaroo_spark.observe.server.messages import Response, Route, Routes
 
-log = one_line(logging.getLogger("wallaroo_spark.observe"))
+log = one_line("wallaroo_spark.observe")
 
 T = TypeVar("T")
 HEALTH_SECONDS = 0.5
@@ -156,9 +155,9 @@ class Telemetry(Generic[S]):
         }
 
     def _metrics_page(self) -> Response:
-        if not exposition.available():
-            return Response.text(exposition.MISSING, HTTPStatus.NOT_IMPLEMENTED)
-        return Response(exposition.CONTENT_TYPE, exposition.exposition(self.facts(), self._metrics))
+        if not tables.available():
+            return Response.text(tables.MISSING, HTTPStatus.NOT_IMPLEMENTED)
+        return Response(tables.CONTENT_TYPE, tables.exposition(self.facts(), self._metrics))
 
     def _health_page(self) -> Response:
         found = self._health(self._status.soon())

@@ -6,7 +6,6 @@ Browsers read the newest snapshot, so the cost for the workers does not grow wit
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from wallaroo_spark.observe.receiver import ReceiverStatus
 from wallaroo_spark.observe.record import KeptRecord, RunRecord
 from wallaroo_spark.observe.server.messages import Request, Response
 
-log = one_line(logging.getLogger("wallaroo_spark.observe"))
+log = one_line("wallaroo_spark.observe")
 
 WATCHED_SECONDS = 1.0
 """Interval of the snapshots while a browser shows the page."""

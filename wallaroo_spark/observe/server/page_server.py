@@ -10,7 +10,6 @@ import asyncio
 import concurrent.futures
 import contextlib
 import errno
-import logging
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 
@@ -29,7 +28,7 @@ from wallaroo_spark.observe.server.messages import (
 from wallaroo_spark.transport.address import format_address
 from wallaroo_spark.transport.binding import bind
 
-log = one_line(logging.getLogger("wallaroo_spark.observe"))
+log = one_line("wallaroo_spark.observe")
 
 MOST_CONNECTIONS = 64
 """Connections that are open at the same time. A choice: a browser opens at most six, and few people watch one page."""

@@ -22,7 +22,7 @@ from wallaroo_spark.pubsub.topic_catalog import PublisherProgress, TopicCatalog
 from wallaroo_spark.registry import Registry
 from wallaroo_spark.runtime.job_errors import in_short
 from wallaroo_spark.runtime.python_tasks import TASK_PROCESS
-from wallaroo_spark.runtime.tenancy import Tenancy
+from wallaroo_spark.runtime.service import Tenancy
 from wallaroo_spark.storage.locations import Location, for_tasks
 
 EpochArgument = None | int | str | tuple[int, str]
