@@ -28,29 +28,23 @@ class GatewayStatus:
     """The machine that it runs on."""
     generation: int = 0
     """The generation of its inbox; 0 before its first report."""
-    submissions: int = figure(
-        0, "{submission}", metric="wallaroo_gateway_submissions_total", always=True, heading="starts"
-    )
+    submissions: int = figure(0, "{submission}", "wallaroo_gateway_submissions_total", always=True, heading="starts")
     """Submissions of the gateway's Spark job, including the first."""
     age: float | None = None
     """Seconds since its last report; None without one."""
-    members: int = figure(0, "{member}", metric="wallaroo_gateway_members", heading="members")
+    members: int = figure(0, "{member}", "wallaroo_gateway_members", heading="members")
     """Channels of groups, stages, exchanges and endpoints."""
-    requests: int = figure(0, "{call}", metric="wallaroo_gateway_waiting_calls", terminal="calls")
+    requests: int = figure(0, "{call}", "wallaroo_gateway_waiting_calls", terminal="calls")
     """Calls that wait for their commit."""
-    oldest_request: float | None = figure(
-        None, "s", metric="wallaroo_gateway_oldest_call_seconds", terminal="oldest call"
-    )
+    oldest_request: float | None = figure(None, "s", "wallaroo_gateway_oldest_call_seconds", terminal="oldest call")
     """Seconds since the oldest of these calls began; 0 when none waits."""
-    deliveries: int = figure(0, "{delivery}", metric="wallaroo_gateway_open_deliveries", heading="deliveries")
+    deliveries: int = figure(0, "{delivery}", "wallaroo_gateway_open_deliveries", heading="deliveries")
     """Deliveries that members have and have not settled."""
-    queued: int = figure(0, "{event}", metric="wallaroo_gateway_queued_events", terminal="queued")
+    queued: int = figure(0, "{event}", "wallaroo_gateway_queued_events", terminal="queued")
     """Events that wait in memory for the inbox."""
     unread_files: int = figure(0, "{file}", terminal="unread files")
     """Files of its inbox that no committed batch has read."""
-    unread_events: int = figure(
-        0, "{event}", metric="wallaroo_gateway_unread_events", always=True, terminal="unread events"
-    )
+    unread_events: int = figure(0, "{event}", "wallaroo_gateway_unread_events", always=True, terminal="unread events")
     """Events in the inbox that no committed batch has read."""
     last_error: str = ""
     """The error with which its job last ended; empty when it never did."""
@@ -66,17 +60,17 @@ class GatewayStatus:
 class GatewayCounts:
     """The counters of a gateway that are metrics; in ``GatewayStatus.counts`` their names have dashes."""
 
-    deliveries: int = figure(0, "{delivery}", metric="wallaroo_gateway_deliveries_total")
+    deliveries: int = figure(0, "{delivery}", "wallaroo_gateway_deliveries_total")
     """Deliveries to members of the gateway."""
-    tokens_refused: int = figure(0, "{call}", metric="wallaroo_gateway_tokens_refused_total")
+    tokens_refused: int = figure(0, "{call}", "wallaroo_gateway_tokens_refused_total")
     """Calls and messages that were refused for their token."""
-    inbox_files: int = figure(0, "{file}", metric="wallaroo_gateway_inbox_files_total")
+    inbox_files: int = figure(0, "{file}", "wallaroo_gateway_inbox_files_total")
     """Files that the gateway has written to its inbox."""
-    inbox_events: int = figure(0, "{event}", metric="wallaroo_gateway_inbox_events_total")
+    inbox_events: int = figure(0, "{event}", "wallaroo_gateway_inbox_events_total")
     """Events in these files."""
-    inbox_bytes: int = figure(0, "By", metric="wallaroo_gateway_inbox_bytes_total")
+    inbox_bytes: int = figure(0, "By", "wallaroo_gateway_inbox_bytes_total")
     """Bytes of these events."""
-    inbox_seconds: float = figure(0.0, "s", metric="wallaroo_gateway_inbox_seconds_total")
+    inbox_seconds: float = figure(0.0, "s", "wallaroo_gateway_inbox_seconds_total")
     """Seconds that writing these files has taken."""
 
 
@@ -87,9 +81,9 @@ class GroupStatus:
     group: str
     cursor: int = figure(0, "{offset}", terminal="position", page="Cursor")
     """The last offset that is done."""
-    lag: int = figure(0, "{record}", metric="wallaroo_group_lag_records", heading="lag")
+    lag: int = figure(0, "{record}", "wallaroo_group_lag_records", heading="lag")
     """Records behind the cursor of a durable group, over all partitions."""
-    members: int = figure(0, "{member}", metric="wallaroo_group_members", terminal="members")
+    members: int = figure(0, "{member}", "wallaroo_group_members", terminal="members")
     """Members of a durable group, counted once for each partition."""
     durable: bool = False
     """Whether it outlives its members."""
@@ -143,7 +137,7 @@ class PartitionState:
     """The oldest kept offset."""
     last: int = figure(0, "{offset}", terminal="last", page="Newest offset")
     """The newest offset."""
-    records: int = figure(0, "{record}", metric="wallaroo_stream_records_total", always=True, adds=True)
+    records: int = figure(0, "{record}", "wallaroo_stream_records_total", always=True, adds=True)
     """Records of a stream."""
     delayed: int = figure(0, "{record}", heading="delayed")
     """Deliveries and records that wait for their time."""
@@ -159,24 +153,22 @@ class StageStatus:
     """Stages that it waits for; empty: the event alone."""
     in_spark: bool = False
     """Whether it is a function that runs in Spark, and so takes no members."""
-    members: int = figure(0, "{member}", metric="wallaroo_stage_members", heading="members")
+    members: int = figure(0, "{member}", "wallaroo_stage_members", heading="members")
     """Members of a stage, counted once for each partition."""
-    waiting: int = figure(0, "{delivery}", metric="wallaroo_stage_waiting", heading="waiting")
+    waiting: int = figure(0, "{delivery}", "wallaroo_stage_waiting", heading="waiting")
     """Deliveries of a stage that wait for a member."""
-    running: int = figure(0, "{delivery}", metric="wallaroo_stage_running", heading="running")
+    running: int = figure(0, "{delivery}", "wallaroo_stage_running", heading="running")
     """Deliveries of a stage that members have."""
-    retrying: int = figure(0, "{delivery}", metric="wallaroo_stage_retrying", always=True, heading="retrying")
+    retrying: int = figure(0, "{delivery}", "wallaroo_stage_retrying", always=True, heading="retrying")
     """Deliveries of a stage that have failed and wait for the time of their next attempt."""
-    done: int = figure(0, "{output}", metric="wallaroo_stage_outputs_total", always=True, adds=True, heading="done")
+    done: int = figure(0, "{output}", "wallaroo_stage_outputs_total", always=True, adds=True, heading="done")
     """Recorded outputs of a stage: deliveries that are done."""
     failed: int = figure(
-        0, "{delivery}", metric="wallaroo_stage_failed_deliveries_total", always=True, adds=True, heading="failed"
+        0, "{delivery}", "wallaroo_stage_failed_deliveries_total", always=True, adds=True, heading="failed"
     )
     """Deliveries of a stage that have failed: nacks, raised functions, and those that ended with their member or their
     time."""
-    failing: float | None = figure(
-        None, "s", metric="wallaroo_stage_failing_seconds", always=True, heading="failing for"
-    )
+    failing: float | None = figure(None, "s", "wallaroo_stage_failing_seconds", always=True, heading="failing for")
     """Seconds for which a stage has tried the delivery that has failed longest; 0 when none fails."""
     failing_since: float | None = None
     """Since when that delivery is tried; None when none fails."""
@@ -186,9 +178,9 @@ class StageStatus:
     """How often that delivery has failed."""
     reason: str = ""
     """Why it failed last."""
-    oldest: float | None = figure(None, "s", metric="wallaroo_stage_oldest_seconds", heading="oldest")
+    oldest: float | None = figure(None, "s", "wallaroo_stage_oldest_seconds", heading="oldest")
     """Seconds for which the oldest delivery of a stage has been with its member; 0 when no member has one."""
-    unserved: float | None = figure(None, "s", metric="wallaroo_stage_unserved_seconds")
+    unserved: float | None = figure(None, "s", "wallaroo_stage_unserved_seconds")
     """Seconds for which deliveries of a stage have waited on a partition without a member; 0 when none do."""
     unserved_since: float | None = None
     """Since when that is so; None while it is not."""
@@ -219,12 +211,12 @@ class PipelineStatus:
     """Its input stream."""
     most: int = 0
     """The most active instances of one partition (``maxParallel``)."""
-    active: int = figure(0, "{instance}", metric="wallaroo_pipeline_active_instances", terminal="active")
+    active: int = figure(0, "{instance}", "wallaroo_pipeline_active_instances", terminal="active")
     """Active instances."""
-    lag: int = figure(0, "{record}", metric="wallaroo_pipeline_lag_records", heading="lag")
+    lag: int = figure(0, "{record}", "wallaroo_pipeline_lag_records", heading="lag")
     """Records of the input that have neither begun an instance nor been passed over."""
     began: int = figure(
-        0, "{instance}", metric="wallaroo_pipeline_begun_instances_total", terminal="began", page="Begun", adds=True
+        0, "{instance}", "wallaroo_pipeline_begun_instances_total", terminal="began", page="Begun", adds=True
     )
     """Instances that have begun."""
     done: int = figure(0, "{instance}", adds=True, heading="done")
@@ -233,11 +225,9 @@ class PipelineStatus:
     """Instances that have failed."""
     cancelled: int = figure(0, "{instance}", adds=True, heading="cancelled")
     """Instances that were cancelled."""
-    dead_letters: int = figure(
-        0, "{event}", metric="wallaroo_pipeline_dead_letters_total", adds=True, heading="dead letters"
-    )
+    dead_letters: int = figure(0, "{event}", "wallaroo_pipeline_dead_letters_total", adds=True, heading="dead letters")
     """Root events of failed instances that were carried to a dead-letter stream."""
-    skipped: int = figure(0, "{record}", metric="wallaroo_pipeline_skipped_records_total", adds=True)
+    skipped: int = figure(0, "{record}", "wallaroo_pipeline_skipped_records_total", adds=True)
     """Records that retention has removed before the pipeline had them."""
     done_at: float | None = None
     """When an instance ended well last."""
@@ -279,9 +269,9 @@ class ApplicationStatus:
     schema: int | None = None
     """The newest version of its schema."""
     query: QueryStatus = field(default_factory=QueryStatus)
-    query_starts: int = figure(0, "{start}", metric="wallaroo_application_query_starts_total")
+    query_starts: int = figure(0, "{start}", "wallaroo_application_query_starts_total")
     """How often the driver has started the query."""
-    commit_age: float | None = figure(None, "s", metric="wallaroo_application_commit_age_seconds", absent=True)
+    commit_age: float | None = figure(None, "s", "wallaroo_application_commit_age_seconds", absent=True)
     """Seconds since the newest commit; absent before the first one that the driver has seen."""
     moved: int | None = None
     """The newest batch whose records are in the tables."""
@@ -293,9 +283,9 @@ class ApplicationStatus:
     pipelines: tuple[PipelineStatus, ...] = ()
     errors: tuple[str, ...] = ()
     """Errors that hold now."""
-    round_age: float | None = figure(None, "s", metric="wallaroo_application_round_age_seconds")
+    round_age: float | None = figure(None, "s", "wallaroo_application_round_age_seconds")
     """Seconds since the driver has renewed its lock; it does so once a second."""
-    registry_error: str = figure("", "1", metric="wallaroo_application_registry_up", flipped=True)
+    registry_error: str = figure("", "1", "wallaroo_application_registry_up", flipped=True)
     """1 while the registry (Redis) answers the driver, 0 otherwise."""
     cause: Cause = field(default_factory=Cause)
     """The reason why it waits: the first of ``causes``."""

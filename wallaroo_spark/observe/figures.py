@@ -64,11 +64,11 @@ def kind_of(metric: str) -> FigureKind:
     return FigureKind.COUNTER if metric.endswith("_total") else FigureKind.GAUGE
 
 
-def figure(default: Any, unit: str, **shown: Any) -> Any:
+def figure(default: Any, unit: str, metric: str = "", **shown: Any) -> Any:
     """A field of a record that is a figure; ``shown`` are further fields of :class:`Figure`."""
     if heading := shown.get("heading"):
         shown = {"terminal": heading, "page": heading.capitalize(), **shown}
-    return dataclasses.field(default=default, metadata={"unit": unit, **shown})
+    return dataclasses.field(default=default, metadata={"unit": unit, "metric": metric, **shown})
 
 
 def figures(record: type[Any]) -> Iterator[Figure]:

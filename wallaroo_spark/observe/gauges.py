@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 from wallaroo_spark.observe.application import (
     ApplicationStatus,
     GatewayStatus,
-    GroupStatus,
     KeyGauges,
     PartitionState,
     PipelineStatus,
@@ -34,16 +33,16 @@ most 60 s for its next attempt unless its policy says otherwise."""
 R = TypeVar("R", PartitionState, PipelineStatus, StageStatus)
 
 
+@dataclass
 class GaugeSum:
     """The newest gauges of each key, with the counts of all batches."""
 
-    def __init__(self) -> None:
-        self.batch = -1
-        """The newest batch that was added; -1 before the first."""
-        self.first: int | None = None
-        """The first batch that was added."""
-        self.keys: dict[str, KeyGauges] = {}
-        """The text of a key → its gauges."""
+    batch: int = -1
+    """The newest batch that was added; -1 before the first."""
+    first: int | None = None
+    """The first batch that was added."""
+    keys: dict[str, KeyGauges] = field(default_factory=dict)
+    """The text of a key → its gauges."""
 
     def add(self, batch: int, gauges: Mapping[str, Mapping[str, Any]]) -> None:
         """Add the gauges of a committed batch, unless it was added before."""
@@ -62,12 +61,6 @@ class GaugeSum:
         """Forget all keys but these: the others are declared no more."""
         self.keys = {key: one for key, one in self.keys.items() if key in known}
 
-    def copy(self) -> GaugeSum:
-        """A copy, which the next batch does not change."""
-        found = GaugeSum()
-        found.batch, found.first, found.keys = self.batch, self.first, dict(self.keys)
-        return found
-
     def to_json(self) -> dict[str, Any]:
         """JSON-ready values."""
         keys = {key: record_to_json(one, sparse=True) for key, one in self.keys.items()}
@@ -76,11 +69,10 @@ class GaugeSum:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> GaugeSum:
         """The sum from its JSON. Another format, or a text that is none, is an empty sum: the figures begin anew."""
-        found = cls()
-        if values.get("format") == FORMAT:
-            found.batch, found.first = values["batch"], values["first"]
-            found.keys = {key: record_from_json(KeyGauges, one) for key, one in values["keys"].items()}
-        return found
+        if values.get("format") != FORMAT:
+            return cls()
+        keys = {key: record_from_json(KeyGauges, one) for key, one in values["keys"].items()}
+        return cls(values["batch"], values["first"], keys)
 
 
 def _after(before: KeyGauges, now: KeyGauges) -> KeyGauges:
@@ -191,11 +183,8 @@ def _partition(time: float, gauges: GaugeSum, stream: str, partition: int) -> Pa
     if found is None:
         return PartitionState(stream, partition)
     groups = sorted(found.partition.groups, key=lambda one: one.group)
-    return dataclasses.replace(found.partition, groups=tuple(_group(time, one) for one in groups))
-
-
-def _group(time: float, group: GroupStatus) -> GroupStatus:
-    return dataclasses.replace(group, oldest=_age(time, group.since))
+    shown = (dataclasses.replace(one, oldest=_age(time, one.since)) for one in groups)
+    return dataclasses.replace(found.partition, groups=tuple(shown))
 
 
 def _age(time: float, since: float | None) -> float | None:
@@ -206,23 +195,18 @@ def _pipeline(
     time: float, gauges: GaugeSum, shapes: Shapes, shape: PipelineStatus, oldest: Mapping[str, float]
 ) -> PipelineStatus:
     keys = (f"{shape.input}/{number}" for number in range(shapes.streams.get(shape.input, 0)))
-    found = [
-        one
-        for key in keys
-        if key in gauges.keys
-        for one in gauges.keys[key].pipelines
-        if one.pipeline == shape.pipeline
-    ]
+    known = (one for key in keys if key in gauges.keys for one in gauges.keys[key].pipelines)
+    found = [one for one in known if one.pipeline == shape.pipeline]
     stages: dict[str, list[StageStatus]] = {}
     for one in (one for pipeline in found for one in pipeline.stages):
         stages.setdefault(one.stage, []).append(one)
-    failed = max((one for one in found if one.failed_at), key=lambda one: one.failed_at or 0.0, default=None)
+    failed = max((one for one in found if one.failed_at), key=lambda one: one.failed_at or 0.0, default=shape)
     return dataclasses.replace(
         shape,
         **_sums(PipelineStatus, found),
         done_at=max((one.done_at for one in found if one.done_at), default=None),
-        failed_at=failed.failed_at if failed else None,
-        reason=failed.reason if failed else "",
+        failed_at=failed.failed_at,
+        reason=failed.reason,
         stages=tuple(
             _stage(time, one, stages.get(one.stage, ()), oldest.get(f"{shape.pipeline} {one.stage}"))
             for one in shape.stages

@@ -153,7 +153,7 @@ class GaugeFile:
         with self._lock:
             if keys is not None:
                 found.forget(keys)
-            return found.copy()
+            return replace(found, keys=dict(found.keys))
 
     def _read(self) -> GaugeSum:
         with self._lock:
@@ -161,6 +161,6 @@ class GaugeFile:
                 data, self._sum = self._folder.read(GAUGES), GaugeSum()
                 # A damaged file costs the counts since the beginning, and nothing that anybody relies on.
                 with contextlib.suppress(ValueError, KeyError, TypeError):
-                    self._sum = GaugeSum.from_json(json.loads(data)) if data is not None else GaugeSum()
+                    self._sum = GaugeSum.from_json(json.loads(data or b"{}"))
                 self.stored = self._sum.batch
             return self._sum

@@ -96,7 +96,7 @@ class QueryStatus:
     """The part that failed: ``checkpoint`` when Spark or this package could not read or write it, else empty."""
     error_at: float | None = None
     """When the query ended with that error."""
-    watcher_error: str = figure("", "1", metric="wallaroo_checkpoint_up", flipped=True)
+    watcher_error: str = figure("", "1", "wallaroo_checkpoint_up", flipped=True)
     """1 while the driver can read the checkpoint of the query, 0 when it cannot, so that nothing is acknowledged."""
     reported_batch: int | None = None
     """The last batch that Spark has reported, of which the following fields tell; None before the first report."""
@@ -188,11 +188,7 @@ class InstanceStatus:
     open_streams: int = 0
     """Number of its streams that have not ended."""
     rows: int = figure(
-        0,
-        "{message}",
-        metric="wallaroo_instance_buffered_messages",
-        otel="wallaroo.instance.buffer.messages",
-        terminal="held",
+        0, "{message}", "wallaroo_instance_buffered_messages", otel="wallaroo.instance.buffer.messages", terminal="held"
     )
     """Messages of a connector instance that the worker holds; limited as wallaroo_instance_ack_age_seconds is."""
     bytes: int = 0
@@ -204,7 +200,7 @@ class InstanceStatus:
     ack_age: float | None = figure(
         None,
         "s",
-        metric="wallaroo_instance_ack_age_seconds",
+        "wallaroo_instance_ack_age_seconds",
         otel="wallaroo.instance.ack.age",
         terminal="ack age",
         page="ACK age",
@@ -219,41 +215,39 @@ class InstanceStatus:
 class WorkerCounts:
     """The counters of a slot that are metrics; in ``SlotStatus.counts`` their names have dashes."""
 
-    messages: int = figure(0, "{message}", metric="wallaroo_messages_total")
+    messages: int = figure(0, "{message}", "wallaroo_messages_total")
     """Messages that workers have accepted; a message that is sent again counts once."""
-    bytes: int = figure(0, "By", metric="wallaroo_received_bytes_total", otel="wallaroo.received")
+    bytes: int = figure(0, "By", "wallaroo_received_bytes_total", otel="wallaroo.received")
     """Bytes that connectors have sent, including the headers of frames."""
-    replayed: int = figure(0, "{message}", metric="wallaroo_replayed_messages_total", otel="wallaroo.messages.replayed")
+    replayed: int = figure(0, "{message}", "wallaroo_replayed_messages_total", otel="wallaroo.messages.replayed")
     """Messages that connectors have sent again and that workers had already accepted."""
-    committed: int = figure(
-        0, "{message}", metric="wallaroo_committed_messages_total", otel="wallaroo.messages.committed"
-    )
+    committed: int = figure(0, "{message}", "wallaroo_committed_messages_total", otel="wallaroo.messages.committed")
     """Messages in committed batches."""
-    acks: int = figure(0, "{frame}", metric="wallaroo_acks_total")
+    acks: int = figure(0, "{frame}", "wallaroo_acks_total")
     """ACK frames that workers have sent."""
-    deaths: int = figure(0, "{death}", metric="wallaroo_worker_deaths_total")
+    deaths: int = figure(0, "{death}", "wallaroo_worker_deaths_total")
     """Ends of the slot's Spark job without a request."""
-    submissions: int = figure(0, "{submission}", metric="wallaroo_worker_submissions_total")
+    submissions: int = figure(0, "{submission}", "wallaroo_worker_submissions_total")
     """Submissions of the slot's Spark job, including the first."""
     internal_errors: int = figure(
-        0, "{error}", metric="wallaroo_internal_errors_total", otel="wallaroo.worker.internal_errors"
+        0, "{error}", "wallaroo_internal_errors_total", otel="wallaroo.worker.internal_errors"
     )
     """Errors of this program that have ended sessions of a worker."""
-    connections: int = figure(0, "{connection}", metric="wallaroo_connections_total")
+    connections: int = figure(0, "{connection}", "wallaroo_connections_total")
     """Connections that workers have accepted, including those that never sent a HELLO."""
-    sessions: int = figure(0, "{session}", metric="wallaroo_sessions_started_total")
+    sessions: int = figure(0, "{session}", "wallaroo_sessions_started_total")
     """Handshakes that were answered by OK."""
-    peer_errors: int = figure(0, "{error}", metric="wallaroo_connector_errors_total")
+    peer_errors: int = figure(0, "{error}", "wallaroo_connector_errors_total")
     """ERROR frames that connectors have sent."""
-    credits: int = figure(0, "{message}", metric="wallaroo_credits_granted_total")
+    credits: int = figure(0, "{message}", "wallaroo_credits_granted_total")
     """Credits that workers have granted."""
-    resends: int = figure(0, "{request}", metric="wallaroo_resends_total")
+    resends: int = figure(0, "{request}", "wallaroo_resends_total")
     """How many times workers have asked a connector to send a stream again."""
-    shed_streams: int = figure(0, "{stream}", metric="wallaroo_dropped_streams_total", otel="wallaroo.streams.dropped")
+    shed_streams: int = figure(0, "{stream}", "wallaroo_dropped_streams_total", otel="wallaroo.streams.dropped")
     """How many times a full worker has dropped the messages of a stream, which its connector sends again."""
-    stale_commits: int = figure(0, "{notice}", metric="wallaroo_stale_notices_total", otel="wallaroo.notices.stale")
+    stale_commits: int = figure(0, "{notice}", "wallaroo_stale_notices_total", otel="wallaroo.notices.stale")
     """Notices of the driver that workers have ignored because they already had newer ones."""
-    registry_failures: int = figure(0, "{error}", metric="wallaroo_registry_errors_total")
+    registry_failures: int = figure(0, "{error}", "wallaroo_registry_errors_total")
     """Calls of a worker to the registry (Redis) that failed."""
 
 
@@ -297,7 +291,7 @@ class SlotStatus:
     """Whether its worker has not renewed the lease in time."""
     ready: bool = False
     """Whether it has received the query's references, so that it accepts connectors."""
-    registry_away: bool = figure(False, "1", metric="wallaroo_registry_up", flipped=True)
+    registry_away: bool = figure(False, "1", "wallaroo_registry_up", flipped=True)
     """1 while the registry (Redis) answers the slot's worker, 0 otherwise."""
     stopping: str = ""
     """Why it stops; empty when it does not."""
@@ -305,9 +299,9 @@ class SlotStatus:
     """The number of the query's start that it was told."""
     batch: int = -1
     """The batch of the last commit notice that it received."""
-    memory_budget: int = figure(0, "By", metric="wallaroo_buffer_limit_bytes", otel="wallaroo.buffer.limit")
+    memory_budget: int = figure(0, "By", "wallaroo_buffer_limit_bytes", otel="wallaroo.buffer.limit")
     """Memory that a worker's buffer may use: the option memoryBudget."""
-    memory_used: int = figure(0, "By", metric="wallaroo_buffer_used_bytes", otel="wallaroo.buffer.used")
+    memory_used: int = figure(0, "By", "wallaroo_buffer_used_bytes", otel="wallaroo.buffer.used")
     """Memory of the messages and unfinished frames that workers hold."""
     unfinished_bytes: int = 0
     """Bytes of incomplete frames, a part of ``memory_used``."""
@@ -315,30 +309,24 @@ class SlotStatus:
     """``none``, ``soft`` or ``hard``: how much a full buffer holds senders back."""
     connections: int = 0
     """Connections to its port, including those that have sent no HELLO yet."""
-    sessions: int = figure(
-        0, "{session}", metric="wallaroo_sessions", otel="wallaroo.sessions.active", terminal="sessions"
-    )
+    sessions: int = figure(0, "{session}", "wallaroo_sessions", otel="wallaroo.sessions.active", terminal="sessions")
     """Sessions that were answered by OK and have not ended."""
-    waiting: int = figure(0, "{session}", metric="wallaroo_sessions_waiting", otel="wallaroo.sessions.waiting")
+    waiting: int = figure(0, "{session}", "wallaroo_sessions_waiting", otel="wallaroo.sessions.waiting")
     """Accepted connectors that wait for OK."""
-    credits: int = figure(
-        0, "{message}", metric="wallaroo_credits", otel="wallaroo.credits.available", terminal="credits"
-    )
+    credits: int = figure(0, "{message}", "wallaroo_credits", otel="wallaroo.credits.available", terminal="credits")
     """Messages that connectors may still send."""
-    instances: int = figure(0, "{instance}", metric="wallaroo_instances")
+    instances: int = figure(0, "{instance}", "wallaroo_instances")
     """Connector instances that are connected, or of which the worker holds messages."""
-    streams: int = figure(0, "{stream}", metric="wallaroo_streams", terminal="streams")
+    streams: int = figure(0, "{stream}", "wallaroo_streams", terminal="streams")
     """Streams that are open, or of which the worker holds messages."""
-    rows: int = figure(
-        0, "{message}", metric="wallaroo_buffered_messages", otel="wallaroo.buffer.messages", terminal="held"
-    )
+    rows: int = figure(0, "{message}", "wallaroo_buffered_messages", otel="wallaroo.buffer.messages", terminal="held")
     """Messages that workers hold, because they are not committed."""
     rows_in: int = 0
     """Rows that the worker has received in all."""
     rows_out: int = 0
     """Rows that were committed in all."""
     ack_age: float | None = figure(
-        None, "s", metric="wallaroo_ack_age_seconds", otel="wallaroo.ack.age", terminal="ack age", page="ACK age"
+        None, "s", "wallaroo_ack_age_seconds", otel="wallaroo.ack.age", terminal="ack age", page="ACK age"
     )
     """Seconds since the oldest message that is not acknowledged arrived; 0 when there is none."""
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -452,7 +440,7 @@ class ReceiverStatus:
     report_age: float | None = None
     """Age of the driver's last report in the registry; None when there is none. Facts on the query, on submissions and
     on deaths come from this report."""
-    registry_error: str = figure("", "1", metric="wallaroo_driver_registry_up", flipped=True)
+    registry_error: str = figure("", "1", "wallaroo_driver_registry_up", flipped=True)
     """1 while the registry (Redis) answers the driver, 0 otherwise."""
     driver_error: str = ""
     """Why the last round of the driver has failed; empty when it has not."""

@@ -280,9 +280,8 @@ class KeptRecord(Generic[S]):
         # Spark also reports that it has planned nothing; such a report has no step that reads.
         if batch is None or "addBatch" not in query.durations or self._last_batch == (query.run_id, batch):
             return
-        self.batch_count += (
-            batch - self._last_batch[1] if self._last_batch and self._last_batch[0] == query.run_id else 1
-        )
+        run, last = self._last_batch or (None, 0)
+        self.batch_count += batch - last if run == query.run_id else 1
         self._last_batch = (query.run_id, batch)
         one = Batch(status.time, batch, query.input_rows, dict(query.durations))
         self.batches.append(one)
@@ -324,7 +323,8 @@ class RunRecord(KeptRecord[ReceiverStatus]):
             self.started = status.time
         self.snapshots.add(status)
         self._rates = None
-        point = _point(status, rates(_slots_alone(before), _slots_alone(status)) if before is not None else None)
+        # The slots alone suffice for the rates of the whole receiver.
+        point = _point(status, rates(before, replace(status, instances=(), streams=())).total if before else None)
         self.recent.append(point)
         self.whole.append(point)
         self.most_sessions = max(self.most_sessions, status.totals.sessions)
@@ -407,17 +407,12 @@ class RunRecord(KeptRecord[ReceiverStatus]):
                 yield refusal.at, "refused", f"slot {slot.slot}", f"{who}: {refusal.reason}", True
 
 
-def _slots_alone(status: ReceiverStatus) -> ReceiverStatus:
-    """The snapshot with its slots alone, which suffice for the rates of the whole receiver."""
-    return replace(status, instances=(), streams=())
-
-
 _LEVELS: Mapping[str, Callable[..., Any]] = {"ack_age": max, "rows": max, "bytes": max, "sessions": min, "serving": min}
 """The totals that a point has, each with what becomes of several neighbours."""
 
 
-def _point(status: ReceiverStatus, rates: Rates | None) -> Point:
-    rows_in, rows_out = (rates.total.rows_in, rates.total.rows_out) if rates else (None, None)
+def _point(status: ReceiverStatus, rate: Rate | None) -> Point:
+    rows_in, rows_out = (rate.rows_in, rate.rows_out) if rate else (None, None)
     return Point(status.time, rows_in, rows_out, **{name: getattr(status.totals, name) for name in _LEVELS})
 
 

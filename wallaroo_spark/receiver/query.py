@@ -40,21 +40,14 @@ _LOOK_SECONDS = 0.05
 """Pause between two reads of the metadata file. A choice: on a local disk the first read finds it."""
 
 
-def require_own(
-    spark: Any,
-    query: Any,
-    files: CheckpointFiles,
-    location: str,
-    stopping: threading.Event,
-    seconds: float | None = None,
-) -> None:
+def require_own(spark: Any, query: Any, files: CheckpointFiles, location: str, stopping: threading.Event) -> None:
     """Wait until the checkpoint that ``files`` reads has the id of the started query.
 
-    ``seconds`` is the longest wait (default :data:`OWN_SECONDS`). After it, raises :class:`CheckpointError`, with the
-    location that the query writes to and the location that is read. Returns without a check when the query has
+    After :data:`OWN_SECONDS`, raises :class:`CheckpointError`, with the location that the query writes to and the
+    location that is read. Returns without a check when the query has
     ended, because the query's own error says more, and when ``stopping`` is set.
     """
-    until = time.monotonic() + (OWN_SECONDS if seconds is None else seconds)
+    until = time.monotonic() + OWN_SECONDS
     while (other := files.query_id()) != str(query.id):
         if not query.isActive or stopping.is_set():
             return
@@ -312,9 +305,6 @@ class Waker(StreamingQueryListener):
     def onQueryProgress(self, event: Any) -> None:
         """Wake the watcher: a batch has been committed."""
         self._watcher.wake()
-
-    def onQueryIdle(self, event: Any) -> None:
-        """Do nothing: an idle query commits no batch."""
 
     def onQueryTerminated(self, event: Any) -> None:
         """Wake the watcher: the last batch may have been committed after the last report."""

@@ -15,7 +15,7 @@ import secrets
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import datetime
 from itertools import count, repeat
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -56,14 +56,25 @@ class OneSlot:
         self._lease: Lease | None = None
         self._changed = threading.Condition()
 
+    @contextmanager
+    def being(self, **state: Any) -> Iterator[None]:
+        """Within the block the registry has these attributes."""
+        before = {name: getattr(self, name) for name in state}
+        vars(self).update(state)
+        try:
+            yield
+        finally:
+            vars(self).update(before)
+
     def await_served(self, submission: int, seconds: float) -> Lease | None:
         """Wait until the worker of this submission serves the slot. Returns its lease, or None after ``seconds``."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._served_by(submission), seconds)
-            return self._lease if self._served_by(submission) else None
 
-    def _served_by(self, submission: int) -> bool:
-        return self._lease is not None and self._lease.submission == submission and bool(self._lease.flight)
+        def served() -> Lease | None:
+            lease = self._lease
+            return lease if lease is not None and lease.submission == submission and lease.flight else None
+
+        with self._changed:
+            return self._changed.wait_for(served, seconds)
 
     def acquire(self, slot: int, submission: int, holder: str, connect: str, flight: str) -> Lease:
         """The slot's lease, for the newest submission. Raises :class:`LeaseLostError` for an older one."""
@@ -156,7 +167,7 @@ class FakeWorker:
         self._token = secrets.token_urlsafe(16)
         self._registry = OneSlot()
         self._submission = 0
-        self._thread: WorkerThread | None = None
+        self._worker = ExitStack()
         self._client: WorkerClient | None = None
         self._epoch = 0
         self._offsets: list[dict[str, dict[str, Reference]]] = [{}]
@@ -281,9 +292,7 @@ class FakeWorker:
     def crash(self) -> None:
         """The worker dies with all messages that are not committed, and another one serves the same address."""
         self.network.refuse()
-        self._stop_worker()
-        self._start_worker()
-        self.begin()
+        self.restart()
         self.network.accept()
 
     def restart(self) -> None:
@@ -292,31 +301,20 @@ class FakeWorker:
         self._start_worker()
         self.begin()
 
-    @contextmanager
-    def registry_away(self) -> Iterator[None]:
+    def registry_away(self) -> AbstractContextManager[None]:
         """Within the block the registry does not answer the worker; a HELLO is answered with try again later."""
-        self._registry.away = True
-        try:
-            yield
-        finally:
-            self._registry.away = False
+        return self._registry.being(away=True)
 
-    @contextmanager
-    def redirecting(self, address: str) -> Iterator[None]:
+    def redirecting(self, address: str) -> AbstractContextManager[None]:
         """Within the block a HELLO is redirected to another worker at ``address`` (``host:port``)."""
-        self._registry.elsewhere = address
-        try:
-            yield
-        finally:
-            self._registry.elsewhere = ""
+        return self._registry.being(elsewhere=address)
 
     # Starting and stopping the worker.
 
     def _start_worker(self) -> None:
         options = Options(**self._options)
         self._submission += 1
-        self._thread = WorkerThread(WorkerSetup(options, 0, self._submission, self._token), self._registry)
-        self._thread.__enter__()
+        self._worker.enter_context(WorkerThread(WorkerSetup(options, 0, self._submission, self._token), self._registry))
         lease = self._registry.await_served(self._submission, START_SECONDS)
         if lease is None:
             raise TransportError(
@@ -324,15 +322,12 @@ class FakeWorker:
                 code="test-timed-out",
             )
         self._client = WorkerClient(lease.flight, self._token, trust=Trust.of(options))
+        self._worker.callback(self._client.close)
         self.network.lead_to(parse_address(lease.connect))
 
     def _stop_worker(self) -> None:
-        client, thread = self._client, self._thread
-        self._client = self._thread = None
-        if client is not None:
-            client.close()
-        if thread is not None:
-            thread.__exit__(None, None, None)
+        self._client = None
+        self._worker.close()
 
     def _asked(self) -> WorkerClient:
         if self._client is None:
@@ -409,9 +404,9 @@ def rows(
     given = [payload.encode() if isinstance(payload, str) else payload for payload in payloads]
     columns = zip(
         given,
-        _one_for_each(given, "ids", ids) or count(1),
-        _one_for_each(given, "event times", event_times) or repeat(None),
-        _one_for_each(given, "keys", keys) or repeat(None),
+        count(1) if ids is None else _one_for_each(given, "ids", ids),
+        repeat(None) if event_times is None else _one_for_each(given, "event times", event_times),
+        repeat(None) if keys is None else _one_for_each(given, "keys", keys),
         strict=False,
     )
     number = stream_id_of(instance, stream) if stream_id is None else stream_id
@@ -425,9 +420,7 @@ def rows(
     return spark.createDataFrame(pa.Table.from_batches(batches, schema=ROW_SCHEMA))
 
 
-def _one_for_each(payloads: list[bytes], name: str, values: Iterable[T] | None) -> list[T] | None:
-    if values is None:
-        return None
+def _one_for_each(payloads: list[bytes], name: str, values: Iterable[T]) -> list[T]:
     found = list(values)
     if len(found) != len(payloads):
         raise ConfigurationError(

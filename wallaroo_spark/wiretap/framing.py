@@ -38,11 +38,11 @@ class FrameFinder:
     A frame that is longer than ``max_frame_bytes`` ends the framing: behind it no frame can be found.
     """
 
-    def __init__(self, revision: Revision, max_frame_bytes: int, *, offset: int = 0, skip: int = 0) -> None:
+    def __init__(self, revision: Revision, max_frame_bytes: int, *, skip: int = 0) -> None:
         self._u32 = structs(revision.byte_order).u32
         self._max = max_frame_bytes
         self._buffer = bytearray()
-        self._offset = offset
+        self._offset = 0
         self._skip = skip
         self._lost = False
 
