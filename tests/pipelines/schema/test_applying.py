@@ -23,6 +23,7 @@ from wallaroo_spark.pipelines.schema.names import ObjectKey
 from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
 from wallaroo_spark.steps import AnyStep, SchemaStep, at_each
 
+STAGES = "stages: [{name: pay}]"
 NOW = 1_800_000_000.0
 ORDERS = ObjectKey("Stream", "shop", "orders")
 FULFIL = ObjectKey("Pipeline", "shop", "fulfil")
@@ -153,6 +154,40 @@ def test_a_wrong_field_hides_no_wrong_reference_and_makes_none(app: Application)
     assert "/1.yaml, line 4, column 13: partitions: 0 is not 1 or more" in partitions
     assert "/3.yaml, line 4, column 14: inputStream is 'ordres', and there is no stream shop/ordres" in reference
     assert last == "2 problems; nothing was applied"
+
+
+WRONG = """
+kind: Pipeline
+name: fulfil
+namespace: shopp
+inputStream: ordres
+maxParallel: 0
+triggers: [shop.>, 7]
+stages:
+  - name: pay
+    run: no function
+    dependencies: [pray]
+    streamOutputs: [payd]
+    retry: {delay: soon, maxAttempts: 2, deadLetterStream: lettres}
+""".strip()
+
+
+def test_a_document_with_wrong_fields_shows_its_wrong_references_too(app: Application) -> None:
+    app.apply(
+        orders(1), WRONG.replace("shopp", "shop").replace("ordres", "orders").partition("maxParallel")[0] + STAGES
+    )
+    schedule = "kind: Schedule\nname: closing\nnamespace: shop\nstream: ordres\ncron: never\ntype: t"
+    message = app.refused(WRONG, schedule, f"{WRONG}\n  - name: 7".replace("fulfil", "other").replace("shopp", "shop"))
+
+    places = [line.split(":")[0] for line in message.splitlines()[:-1]]
+    in_first, in_schedule, in_other = (
+        [int(place.split(", line ")[1].split(",")[0]) for place in places if f"/{number}.yaml" in place]
+        for number in range(3)
+    )
+    assert in_first == [3, 4, 5, 6, 9, 10, 11, 12, 12]
+    assert in_schedule == [4, 5]
+    # The stages are not checked against each other where one of them has no name.
+    assert in_other == [4, 5, 6, 9, 12, 13]
 
 
 def test_a_document_without_a_readable_name_leaves_references_for_later(app: Application) -> None:

@@ -68,6 +68,8 @@ def read_declaration(document: YamlValue, problems: Problems) -> PlacedDeclarati
     found = _declaration(document, problems)
     if found is None:
         problems.unread.append(_named_key(document))
+        if (sketch := _declaration(document, Problems(), lenient=True)) is not None:
+            problems.sketches.append(sketch)
     return found
 
 
@@ -82,7 +84,7 @@ def _named_key(document: YamlValue) -> ObjectKey | None:
     return ObjectKey(kind, namespace, name) if name else None
 
 
-def _declaration(document: YamlValue, problems: Problems) -> PlacedDeclaration | None:
+def _declaration(document: YamlValue, problems: Problems, *, lenient: bool = False) -> PlacedDeclaration | None:
     if document.fields is None:
         problems.add(document.place, f"a document is {_shown(document)}, and has to have kind, name and other fields")
         return None
@@ -94,7 +96,7 @@ def _declaration(document: YamlValue, problems: Problems) -> PlacedDeclaration |
         remedy = hint(str(kind.value), KINDS)
         problems.add(kind.place, f"kind {_shown(kind)} is not known; {remedy}")
         return None
-    made = _TableReading(problems).table(document, KINDS[kind.value], kind.value, ("kind",))
+    made = _TableReading(problems, lenient).table(document, KINDS[kind.value], kind.value, ("kind",))
     return None if made is None else PlacedDeclaration(made, document)
 
 
@@ -128,10 +130,14 @@ def _hints(table: type) -> dict[str, Any]:
 
 
 class _TableReading:
-    """Reads values by the tables of declarations, and goes on after a problem to find the others."""
+    """Reads values by the tables of declarations, and goes on after a problem to find the others.
 
-    def __init__(self, problems: Problems) -> None:
+    ``lenient``: a mapping with wrong fields becomes an object of the others, which nothing has checked as a whole.
+    """
+
+    def __init__(self, problems: Problems, lenient: bool) -> None:
         self._problems = problems
+        self._lenient = lenient
 
     def table(self, given: YamlValue, table: type, title: str, besides: Sequence[str] = ()) -> Any:
         """The object of a table, or None after adding the problems of a mapping."""
@@ -159,6 +165,8 @@ class _TableReading:
                 good = False
             else:
                 values[row.attribute] = value
+        if self._lenient:
+            return _sketch(table, values)
         if not good:
             return None
         try:
@@ -203,7 +211,7 @@ class _TableReading:
                 self._refused(entry, f"{row.name} has {entry.value!r} twice; remove one of them")
             else:
                 values.append(entry.value)
-        if len(self._problems.found) > before:
+        if len(self._problems.found) > before and (not self._lenient or None in values):
             return _MISSING
         problem = value_problem(row, tuple(values))
         return self._refused(given, f"{row.name}: {problem}") if problem else tuple(values)
@@ -211,6 +219,19 @@ class _TableReading:
     def _refused(self, given: YamlValue, text: str) -> Any:
         self._problems.add(given.place, text)
         return _MISSING
+
+
+def _sketch(table: type, values: dict[str, Any]) -> Any:
+    """An object of the fields that could be read; None without its name."""
+    made = object.__new__(table)
+    for row in declared_rows(table):
+        value = values.get(row.attribute, row.default)
+        if value is MISSING:
+            if row.kind is Kind.NAME:
+                return None
+            value = () if row.kind is Kind.SECTIONS else ""
+        object.__setattr__(made, row.attribute, value)
+    return made
 
 
 def _plain(made: Any, defaults: bool) -> dict[str, Any]:

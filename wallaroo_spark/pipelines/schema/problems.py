@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.pipelines.schema.names import ObjectKey
 from wallaroo_spark.texts import count
@@ -15,6 +17,8 @@ class Problems:
         self.found: list[ConfigurationError] = []
         self.unread: list[ObjectKey | None] = []
         """The objects whose documents could not be read; None for a document that does not tell its object."""
+        self.sketches: list[Any] = []
+        """The good fields of such documents as placed declarations, whose references are checked all the same."""
 
     def add(self, place: FilePosition | str, text: str) -> None:
         """Add a problem. ``place`` is where the value stands, or a text that names an object that is in no file."""

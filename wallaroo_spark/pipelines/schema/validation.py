@@ -45,8 +45,12 @@ def known_zones(documents: Mapping[ObjectKey, PlacedDeclaration], problems: Prob
 def validate(schema: Schema, given: Mapping[ObjectKey, PlacedDeclaration], problems: Problems) -> None:
     """Add the problems of a schema; ``given`` are those of its objects that stand in files.
 
-    An object of ``problems.unread`` is there to the others that name it.
+    An object of ``problems.unread`` is there to the others that name it, and its own references are checked as far as
+    they could be read.
     """
+    sketches = {placed.key: placed for placed in problems.sketches if placed.key not in given}
+    schema = {**schema, **{key: placed.declaration for key, placed in sketches.items()}}
+    given = {**given, **sketches}
     if len(schema) > MOST_OBJECTS:
         problems.add("the schema", f"there are {len(schema)} objects, and {MOST_OBJECTS} are permitted; divide it")
         return
@@ -79,7 +83,7 @@ class _Check:
         if isinstance(declaration, declarations.PipelineDeclaration):
             self._stream(key, ("inputStream",), "inputStream", declaration.input_stream)
             self._stages(declaration)
-        if isinstance(declaration, declarations.ScheduleDeclaration):
+        if isinstance(declaration, declarations.ScheduleDeclaration) and (declaration.stream or declaration.exchange):
             field = "stream" if declaration.stream else "exchange"
             self._named(key, (field,), f"{field} is {getattr(declaration, field)!r}", declaration.target_key)
         if isinstance(declaration, declarations.TokenDeclaration):
@@ -91,7 +95,8 @@ class _Check:
         self._problems.add(place, text)
 
     def _stream(self, key: ObjectKey, path: tuple[str | int, ...], title: str, name: str) -> None:
-        self._named(key, path, f"{title} is {name!r}", stream_key(name, key.namespace))
+        if name:
+            self._named(key, path, f"{title} is {name!r}", stream_key(name, key.namespace))
 
     def _named(self, key: ObjectKey, path: tuple[str | int, ...], given: str, wanted: ObjectKey) -> None:
         """Check that an object which another one names is declared; ``given`` says where it is named."""
