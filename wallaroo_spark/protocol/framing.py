@@ -70,9 +70,8 @@ class MessageRun:
 
     def messages(self) -> Iterator[Message]:
         """Iterate over the decoded messages; not for the hot path."""
-        tag = self.revision.by_frame[Message].tag
         for body in self.bodies():
-            frame = self.revision.decode(tag, body)
+            frame = self.revision.decode(self.revision.message_tag, body)
             assert isinstance(frame, Message)
             yield frame
 
@@ -122,11 +121,7 @@ class FrameBuffer:
     def __init__(self, max_frame_bytes: int, find: Finder | None = None) -> None:
         self._max_frame_bytes = max_frame_bytes
         self._find = find or walk
-        self._pieces: list[bytes] = []
-        self._length = 0
-        self._wanted = 0
-        self._data = b""
-        self._at = 0
+        self.clear()
 
     def __len__(self) -> int:
         """Buffered bytes that are not part of a returned frame."""
@@ -151,7 +146,9 @@ class FrameBuffer:
 
     def clear(self) -> None:
         """Discard all buffered bytes."""
-        self._pieces, self._length, self._wanted, self._data, self._at = [], 0, 0, b"", 0
+        self._pieces: list[bytes] = []
+        self._data = b""
+        self._length = self._wanted = self._at = 0
 
     def _join(self) -> None:
         if self._pieces:

@@ -6,7 +6,7 @@ outside this file asks for the revision's name. Source: ``docs/protocol.md#frami
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,18 +39,19 @@ class Revision:
     """The layout of MESSAGE, for bulk decoding."""
     stream_scope: str
     """Scope in which a stream id is unique: ``"instance"`` (connector instance) or ``"source"`` (the whole source)."""
-    end_of_stream: Callable[[int, int], frames.Frame]
-    """Makes the frame that closes a stream, from the stream's id and the id of its last message."""
     back_after_close: bool = False
     """Whether connectors reconnect after a plain close; some handle it better than RESTART."""
     by_tag: Mapping[int, Codec | MessageCodec] = field(init=False)
     """``rows`` by tag."""
     by_frame: Mapping[type[Any], Codec | MessageCodec] = field(init=False)
     """``rows`` by frame type."""
+    message_tag: int = field(init=False)
+    """Tag of MESSAGE."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by_tag", {row.tag: row for row in self.rows})
         object.__setattr__(self, "by_frame", {row.frame: row for row in self.rows})
+        object.__setattr__(self, "message_tag", self.by_frame[frames.Message].tag)
 
     def __repr__(self) -> str:
         return f"<Revision {self.name}>"
@@ -78,13 +79,15 @@ class Revision:
             raise broken(Fault.UNKNOWN_TAG, f"tag {tag} is not a frame of {self.name}")
         return row.decode(frames.Reader(body, self.byte_order, frame_name(row.frame)))
 
-
-def _closing_boundary(stream_id: int, last_id: int) -> frames.Frame:
-    return frames.Message(stream_id, last_id, None, frames.Flags.BOUNDARY | frames.Flags.EOS)
-
-
-def _eos_message(stream_id: int, last_id: int) -> frames.Frame:
-    return frames.EosMessage(stream_id, last_id)
+    def end_of_stream(
+        self, stream_id: int, last_id: int, *, ephemeral: bool = False
+    ) -> frames.Message | frames.EosMessage:
+        """The frame that closes a stream whose last message has the id ``last_id``."""
+        if self.has(frames.EosMessage):
+            return frames.EosMessage(stream_id, last_id)
+        flags = frames.Flags.BOUNDARY | frames.Flags.EOS
+        # A stream may not mix ephemeral messages with others.
+        return frames.Message(stream_id, last_id, None, flags | frames.Flags.EPHEMERAL if ephemeral else flags)
 
 
 _HELLO_FIELDS = (
@@ -117,7 +120,6 @@ DRAFT_LE = Revision(
     streams=DRAFT_LE_STREAMS,
     layout=_DRAFT_LE_LAYOUT,
     stream_scope="instance",
-    end_of_stream=_closing_boundary,
 )
 
 DRAFT_BE = Revision(
@@ -133,7 +135,6 @@ DRAFT_BE = Revision(
     streams=DRAFT_BE_STREAMS,
     layout=_DRAFT_BE_LAYOUT,
     stream_scope="instance",
-    end_of_stream=_closing_boundary,
 )
 
 V3 = Revision(
@@ -153,7 +154,6 @@ V3 = Revision(
     streams=V3_STREAMS,
     layout=_V3_LAYOUT,
     stream_scope="source",
-    end_of_stream=_eos_message,
     back_after_close=True,
 )
 

@@ -165,7 +165,7 @@ class PlainHead(NamedTuple):
 def plain_head(revision: Revision, stream_id: int, flags: int = 0) -> PlainHead:
     """The head of a stream's messages that all have these ``flags``; EOS and BOUNDARY cannot be among them."""
     head = _heads(revision)[flags]
-    prefix = head.prefix(_tag(revision), flags, stream_id)
+    prefix = head.prefix(revision.message_tag, flags, stream_id)
     # Where the revision always has the fields of time and key, zeros mean that there is none.
     rest = (0,) * (head.has_time + head.has_key)
     pack = head.pack if head.has_id else lambda length, prefix, message_id: head.pack(length, prefix)
@@ -192,7 +192,7 @@ def encode_frame(
         if head.has_key:
             fields.append(len(name))
         try:
-            prefix = head.prefix(_tag(revision), bits, stream_id)
+            prefix = head.prefix(revision.message_tag, bits, stream_id)
             return b"".join((head.pack(head.body + len(body) + len(name), prefix, *fields), name, body))
         except struct.error:
             # The slower encoder raises an error that names the field.
@@ -236,16 +236,12 @@ def _even(
         fields.append(key_sizes)
     if keys is not None:
         lengths = map(add, lengths, key_sizes)
-    heads = map(head.pack, lengths, repeat(head.prefix(_tag(revision), flags, stream_id)), *fields)
+    heads = map(head.pack, lengths, repeat(head.prefix(revision.message_tag, flags, stream_id)), *fields)
     columns = (heads, payloads) if keys is None else (heads, keys, payloads)
     parts = [b""] * (len(columns) * len(payloads))
     for at, column in enumerate(columns):
         parts[at :: len(columns)] = column
     return b"".join(parts)
-
-
-def _tag(revision: Revision) -> int:
-    return revision.by_frame[Message].tag
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import socket
 from collections.abc import Sequence
@@ -60,20 +61,17 @@ def _bind_everywhere(port: int, backlog: int) -> socket.socket:
 def _bind_each(targets: Sequence[tuple[int, Any]]) -> list[socket.socket]:
     sockets: list[socket.socket] = []
     missing: OSError | None = None
-    try:
+    with contextlib.ExitStack() as undo:
         for family, address in targets:
             port = sockets[0].getsockname()[1] if sockets else address[1]
             try:
-                sockets.append(_bound(family, (address[0], port, *address[2:])))
+                sockets.append(undo.enter_context(_bound(family, (address[0], port, *address[2:]))))
             except OSError as error:
                 # "localhost" may resolve to ::1 on a machine without IPv6; then the other address suffices.
                 if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                     raise
                 missing = error
-    except OSError:
-        for bound in sockets:
-            bound.close()
-        raise
+        undo.pop_all()
     if not sockets:
         raise missing or OSError(errno.EADDRNOTAVAIL, "the host has no address")
     return sockets

@@ -19,6 +19,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from wallaroo_spark.errors import TransportError, one_line
@@ -492,29 +493,23 @@ class ByteStream(asyncio.BufferedProtocol):
         self._transport.abort()
 
 
-class _Watch:
-    """Inspects all streams of an event loop that have bytes in flight, with one timer."""
-
-    def __init__(self) -> None:
-        self._streams: set[ByteStream] = set()
-
-    def add(self, stream: ByteStream) -> None:
-        if not self._streams:
-            asyncio.get_running_loop().call_later(base.LOOK_SECONDS, self._look)
-        self._streams.add(stream)
-
-    def _look(self) -> None:
-        self._streams = {stream for stream in self._streams if stream.look()}
-        if self._streams:
-            asyncio.get_running_loop().call_later(base.LOOK_SECONDS, self._look)
-
-
-_watches: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Watch] = weakref.WeakKeyDictionary()
+_watched: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, set[ByteStream]] = weakref.WeakKeyDictionary()
+"""The streams of each event loop that have bytes in flight; one timer of the loop inspects all of them."""
 
 
 def _watch(stream: ByteStream) -> None:
     """Inspect a stream from now on, while it has bytes in flight."""
-    _watches.setdefault(asyncio.get_running_loop(), _Watch()).add(stream)
+    loop = asyncio.get_running_loop()
+    streams = _watched.setdefault(loop, set())
+    if not streams:
+        loop.call_later(base.LOOK_SECONDS, _look, loop, streams)
+    streams.add(stream)
+
+
+def _look(loop: asyncio.AbstractEventLoop, streams: set[ByteStream]) -> None:
+    streams.difference_update([stream for stream in streams if not stream.look()])
+    if streams:
+        loop.call_later(base.LOOK_SECONDS, _look, loop, streams)
 
 
 # l_onoff and l_linger of SO_LINGER: drop the queued bytes and send a reset.
@@ -525,19 +520,18 @@ Handler = Callable[[ByteStream], Awaitable[None]]
 """Serves one accepted stream. The stream is closed when the handler returns, and aborted when it is cancelled."""
 
 
+@dataclass(eq=False)
 class Listener:
     """A bound address at which peers connect: its sockets, and a task for each connection."""
 
-    def __init__(
-        self, handler: Handler, tls: ssl.SSLContext | None, handshake_timeout: float, address: tuple[str, int]
-    ) -> None:
-        self.address = address
-        """The bound host and port; port 0 is replaced by the port that the system chose."""
-        self.servers: list[asyncio.Server] = []
-        self._handler = handler
-        self._tls = tls
-        self._handshake_timeout = handshake_timeout
-        self._tasks = BackgroundTasks()
+    handler: Handler
+    tls: ssl.SSLContext | None
+    handshake_timeout: float
+    """Seconds for a TLS handshake."""
+    address: tuple[str, int]
+    """The bound host and port; port 0 is replaced by the port that the system chose."""
+    servers: list[asyncio.Server] = field(default_factory=list)
+    _tasks: BackgroundTasks = field(default_factory=BackgroundTasks)
 
     def accept(self) -> ByteStream:
         """A peer has connected: make its stream."""
@@ -551,15 +545,15 @@ class Listener:
         await self._tasks.wait(wait_seconds)
 
     def _start(self, stream: ByteStream) -> None:
-        if self._tls:
+        if self.tls:
             stream.pause()
         self._tasks.start(self._run(stream))
 
     async def _run(self, stream: ByteStream) -> None:
-        if self._tls and not await self._secured(stream, self._tls):
+        if self.tls and not await self._secured(stream, self.tls):
             return
         try:
-            await self._handler(stream)
+            await self.handler(stream)
         except asyncio.CancelledError:
             stream.abort()
             raise
@@ -571,7 +565,7 @@ class Listener:
 
     async def _secured(self, stream: ByteStream, tls: ssl.SSLContext) -> bool:
         try:
-            await stream.secure(tls, self._handshake_timeout)
+            await stream.secure(tls, self.handshake_timeout)
         except OSError as error:
             _log.warning("TLS handshake with %s failed: %s", stream.peer, describe(error))
             return False

@@ -39,9 +39,7 @@ def client_context(ca: str = "", certificate: str = "", key: str = "") -> ssl.SS
     if certificate:
         _load_chain(context, certificate, key)
     elif key:
-        raise ConfigurationError(
-            f"TLS key {key} has no certificate; give the certificate's file too", code="tls-files", path=key
-        )
+        raise _unusable(f"TLS key {key} has no certificate; give the certificate's file too", key)
     return context
 
 
@@ -68,11 +66,10 @@ def _load_chain(context: ssl.SSLContext, certificate: str, key: str) -> None:
         # An empty password keeps OpenSSL from asking for one on the terminal.
         context.load_cert_chain(certificate, key or None, password="")
     except (ssl.SSLError, ValueError) as error:
-        raise ConfigurationError(
+        raise _unusable(
             f"TLS certificate {certificate} and key {key or certificate} cannot be used: {_why(error)}; "
             "both must be PEM, belong together, and the key must not be encrypted",
-            code="tls-files",
-            path=certificate,
+            certificate,
         ) from error
 
 
@@ -81,27 +78,22 @@ def _load_authority(context: ssl.SSLContext, ca: str) -> None:
     try:
         context.load_verify_locations(cafile=ca)
     except ssl.SSLError as error:
-        raise ConfigurationError(
-            f"TLS authority {ca} cannot be used: {_why(error)}; it must be a PEM file of certificates",
-            code="tls-files",
-            path=ca,
-        ) from error
+        problem = f"TLS authority {ca} cannot be used: {_why(error)}; it must be a PEM file of certificates"
+        raise _unusable(problem, ca) from error
 
 
 def _readable(name: str, path: str) -> None:
     if not path:
-        raise ConfigurationError(
-            f"TLS {name}: the path is empty; give the path of a PEM file", code="tls-files", path=path
-        )
+        raise _unusable(f"TLS {name}: the path is empty; give the path of a PEM file", path)
     try:
-        with Path(path).open("rb"):
-            pass
+        Path(path).open("rb").close()
     except OSError as error:
-        raise ConfigurationError(
-            f"TLS {name} {path} cannot be read: {error.strerror}; check the path and its permissions",
-            code="tls-files",
-            path=path,
-        ) from error
+        problem = f"TLS {name} {path} cannot be read: {error.strerror}; check the path and its permissions"
+        raise _unusable(problem, path) from error
+
+
+def _unusable(problem: str, path: str) -> ConfigurationError:
+    return ConfigurationError(problem, code="tls-files", path=path)
 
 
 def _why(error: Exception) -> str:

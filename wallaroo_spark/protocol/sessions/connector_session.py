@@ -13,14 +13,14 @@ from wallaroo_spark.protocol.runs import EncodedRun
 from wallaroo_spark.protocol.sessions.session import DEFAULT_MAX_FRAME_BYTES, DEFAULT_MAX_STREAMS, Session
 from wallaroo_spark.protocol.sessions.states import Role, SessionState, StreamEvent, StreamState
 
-_NOT_A_TAG = -1
 _EOS = int(frames.Flags.EOS)
 
 
-class ConnectorSession(Session):
-    """The connector's side of a session. Methods that send return the bytes to write.
+class ConnectorSession(Session[frames.Frame]):
+    """The connector's side of a session; its events are the worker's frames, applied to credits and streams already.
 
-    They raise :class:`LocalProtocolError` when the state of the session or of the stream does not allow the frame.
+    Methods that send return the bytes to write. They raise :class:`LocalProtocolError` when the state of the session or
+    of the stream does not allow the frame.
     """
 
     role = Role.CONNECTOR
@@ -84,36 +84,25 @@ class ConnectorSession(Session):
 
     def end_of_stream(self, stream_id: int, last_id: int, *, ephemeral: bool = False) -> bytes:
         """Send the frame that closes a stream in this revision; ``last_id`` is the id of the stream's last message."""
-        frame = self._revision.end_of_stream(stream_id, last_id)
-        if ephemeral:
-            # The usual closing boundary is not ephemeral, and a stream may not mix the two.
-            frame = frames.Message(
-                stream_id, last_id, None, frames.Flags.BOUNDARY | frames.Flags.EOS | frames.Flags.EPHEMERAL
-            )
+        frame = self._revision.end_of_stream(stream_id, last_id, ephemeral=ephemeral)
         if isinstance(frame, frames.Message):
             return self.message(frame)
-        assert isinstance(frame, frames.EosMessage)
         self._apply(stream_id, StreamEvent.EOS)
         return self._send(frame)
 
     @property
     def end_costs_credit(self) -> bool:
         """Whether closing a stream takes a credit in this revision."""
-        return isinstance(self._revision.end_of_stream(0, 0), frames.Message)
+        return not self._revision.has(frames.EosMessage)
 
-    def next_event(self) -> frames.Frame | None:
-        """Return the worker's next frame, applied to credits and streams already; None when more bytes are needed."""
-        raw = self._next(_NOT_A_TAG)
+    def _next_event(self) -> frames.Frame | None:
+        raw = self._next()
         if raw is None:
             return None
         assert not isinstance(raw, MessageRun)
-        try:
-            frame = self._revision.decode(raw.tag, raw.body)
-            state = self._allow(type(frame))
-            self._take(frame)
-        except RemoteProtocolError:
-            self.state = SessionState.ERROR
-            raise
+        frame = self._revision.decode(raw.tag, raw.body)
+        state = self._allow(type(frame))
+        self._take(frame)
         self.state = state
         if state is not SessionState.STREAMING:
             self._buffer.clear()

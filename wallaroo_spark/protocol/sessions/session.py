@@ -5,12 +5,13 @@ Pure: no socket, thread or clock. The roles are in ``worker_session.py`` and ``c
 
 from __future__ import annotations
 
-from typing import Any
+from abc import abstractmethod
+from typing import Any, Generic, TypeVar
 
 from wallaroo_spark.errors import LocalProtocolError, RemoteProtocolError
 from wallaroo_spark.protocol.codecs import frame_name
 from wallaroo_spark.protocol.faults import Fault, broken
-from wallaroo_spark.protocol.frames import Error, Frame, Message
+from wallaroo_spark.protocol.frames import Error, Frame
 from wallaroo_spark.protocol.framing import Finder, FrameBuffer, MessageRun, RawFrame
 from wallaroo_spark.protocol.revisions import Revision
 from wallaroo_spark.protocol.sessions.states import SESSION, Role, SessionState, StreamEvent
@@ -21,14 +22,17 @@ DEFAULT_MAX_FRAME_BYTES = 4 << 20
 DEFAULT_MAX_STREAMS = 65_536
 """Default limit of the streams of a session. A choice that bounds memory; each has a state and a name."""
 
+_NOT_A_TAG = -1
+E = TypeVar("E")
+
 # States in which received bytes are discarded.
 _DEAF = (SessionState.ERROR, SessionState.RESTARTING, SessionState.DISCONNECTED)
 
 
-class FrameSession:
+class FrameSession(Generic[E]):
     """What both sides of a connection have in common, also those of a connector sink: bytes in, frames out.
 
-    Pass received bytes to :meth:`receive`, then call ``next_event`` until it returns None. After a
+    Pass received bytes to :meth:`receive`, then call :meth:`next_event` until it returns None. After a
     :class:`RemoteProtocolError` the session is in state ERROR: send the bytes of :meth:`fail`, unless it returns None,
     and close the connection.
     """
@@ -84,6 +88,20 @@ class FrameSession:
         self._buffer.clear()
         return data
 
+    def next_event(self) -> E | None:
+        """Return the next event, as the class says; None when more bytes are needed.
+
+        Raises :class:`RemoteProtocolError`.
+        """
+        try:
+            return self._next_event()
+        except RemoteProtocolError:
+            self.state = SessionState.ERROR
+            raise
+
+    @abstractmethod
+    def _next_event(self) -> E | None: ...
+
     def _send(self, frame: Frame) -> bytes:
         if self.revision is None:
             raise LocalProtocolError(
@@ -105,14 +123,11 @@ class FrameSession:
             if state in _DEAF:
                 self._buffer.clear()
 
-    def _next(self, message_tag: int) -> RawFrame | MessageRun | None:
+    def _next(self, *, runs: bool = False) -> RawFrame | MessageRun | None:
+        """The next frame, or a run of MESSAGEs where these are to be found as ``runs``."""
         if self.state in _DEAF or self.revision is None:
             return None
-        try:
-            return self._buffer.next(self.revision, message_tag)
-        except Exception:
-            self.state = SessionState.ERROR
-            raise
+        return self._buffer.next(self.revision, self.revision.message_tag if runs else _NOT_A_TAG)
 
     def _allow(self, frame: type[Any]) -> SessionState:
         """Return the next state for a peer's frame. Raises :class:`RemoteProtocolError` if the table has none."""
@@ -125,7 +140,7 @@ class FrameSession:
         raise broken(Fault.WRONG_STATE, f"{frame_name(frame)} is not allowed in state {self.state}")
 
 
-class Session(FrameSession):
+class Session(FrameSession[E]):
     """One side of one connection between connector and worker, with its streams and credits."""
 
     def __init__(
@@ -151,8 +166,3 @@ class Session(FrameSession):
             self.streams.apply(stream_id, event)
         except RemoteProtocolError as error:
             raise LocalProtocolError(error.message, code=error.code) from None
-
-
-def message_tag(revision: Revision) -> int:
-    """The tag of MESSAGE in a revision."""
-    return revision.by_frame[Message].tag

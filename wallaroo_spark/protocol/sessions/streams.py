@@ -209,19 +209,16 @@ CREDIT_LIMIT = 2**32 - 1
 """Greatest number of credits in one frame (u32)."""
 
 
+@dataclass
 class CreditWindow:
     """The number of frames that the connector may still send.
 
     A NOTIFY may make the number negative; later grants pay the debt. A MESSAGE may not.
     """
 
-    def __init__(self) -> None:
-        self.available = 0
-        self.granted = 0
-        self.spent = 0
-
-    def __repr__(self) -> str:
-        return f"CreditWindow(available={self.available}, granted={self.granted}, spent={self.spent})"
+    available: int = 0
+    granted: int = 0
+    spent: int = 0
 
     def grant(self, credits: int) -> None:
         """Add the credits of an OK, ACK or NACK, from 0 to 2^32-1."""

@@ -16,7 +16,7 @@ from wallaroo_spark.protocol import frames
 from wallaroo_spark.protocol.faults import Fault, broken
 from wallaroo_spark.protocol.framing import Finder, MessageRun, RawFrame
 from wallaroo_spark.protocol.revisions import RECOGNITION_BYTES, Revision, recognise
-from wallaroo_spark.protocol.sessions.session import DEFAULT_MAX_FRAME_BYTES, DEFAULT_MAX_STREAMS, Session, message_tag
+from wallaroo_spark.protocol.sessions.session import DEFAULT_MAX_FRAME_BYTES, DEFAULT_MAX_STREAMS, Session
 from wallaroo_spark.protocol.sessions.states import Role, SessionState, StreamEvent, StreamState
 from wallaroo_spark.protocol.sessions.streams import SessionStreams, StreamSpan
 
@@ -27,7 +27,6 @@ MAX_NAME_BYTES = 1024
 
 A choice: the field itself would let a peer make the worker store 64 KiB for each stream.
 """
-_NOT_A_TAG = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +103,7 @@ def difference(expected: bytes, cookie: bytes) -> str:
     return "" if same else "the cookie is not the one that is expected here"
 
 
-class WorkerSession(Session):
+class WorkerSession(Session[WorkerEvent]):
     """The worker's side of a session. ``version`` and ``cookie`` must equal those in HELLO; ``find`` finds frames.
 
     ``cookie_problem`` takes the place of ``cookie``: it returns why the cookie of a HELLO is not accepted, without the
@@ -129,20 +128,11 @@ class WorkerSession(Session):
         self._cookie_problem = cookie_problem or partial(difference, cookie)
         self.hello: frames.Hello | None = None
 
-    def next_event(self) -> WorkerEvent | None:
-        """Return the next event; None when more bytes are needed. Raises :class:`RemoteProtocolError`."""
-        try:
-            return self._next_event()
-        except RemoteProtocolError:
-            self.state = SessionState.ERROR
-            raise
-
     def _next_event(self) -> WorkerEvent | None:
         if self.revision is None and not self._recognise():
             return None
         assert self.revision is not None
-        streaming = self.state is SessionState.STREAMING
-        found = self._next(message_tag(self.revision) if streaming else _NOT_A_TAG)
+        found = self._next(runs=self.state is SessionState.STREAMING)
         if found is None:
             return None
         if isinstance(found, MessageRun):

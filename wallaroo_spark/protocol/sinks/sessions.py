@@ -22,7 +22,7 @@ from wallaroo_spark.protocol.faults import Fault, broken
 from wallaroo_spark.protocol.framing import LENGTH_BYTES, MessageRun, RawFrame
 from wallaroo_spark.protocol.revisions import RECOGNITION_BYTES, V3, recognise
 from wallaroo_spark.protocol.runs import encode_run, encode_single
-from wallaroo_spark.protocol.sessions.session import FrameSession
+from wallaroo_spark.protocol.sessions.session import E, FrameSession
 from wallaroo_spark.protocol.sessions.states import Role, SessionState
 from wallaroo_spark.protocol.sessions.worker_session import difference, read_hello
 from wallaroo_spark.protocol.sinks import messages
@@ -37,8 +37,6 @@ _SAYS: Mapping[Role, tuple[type[Any], ...]] = {
     Role.WORKER: (messages.ListUncommitted, messages.Phase1, messages.Phase2, messages.WorkersLeft),
     Role.SINK: (messages.ReplyUncommitted, messages.Reply),
 }
-_MESSAGE_TAG = V3.by_frame[frames.Message].tag
-_NOT_A_TAG = -1
 _HEAD = struct.Struct(">QQqH")
 
 
@@ -53,7 +51,7 @@ class RowsReceived:
     """Offset behind the last row."""
 
 
-class SinkSession(FrameSession):
+class SinkSession(FrameSession[E]):
     """The common part of both sides."""
 
     table = messages.SINK_SESSION
@@ -146,8 +144,11 @@ class SinkSession(FrameSession):
         self.phase = phase
 
 
-class SinkWorkerSession(SinkSession):
-    """The worker's side. Methods that send return the bytes, or raise :class:`LocalProtocolError`."""
+class SinkWorkerSession(SinkSession[frames.Frame | messages.SinkMessage]):
+    """The worker's side; its events are the sink's frames and control messages.
+
+    Methods that send return the bytes, or raise :class:`LocalProtocolError`.
+    """
 
     role, peer_role = Role.WORKER, Role.SINK
 
@@ -195,18 +196,13 @@ class SinkWorkerSession(SinkSession):
         *ids, self.offset = accumulate(map(len, filled), initial=self.offset)
         return encode_run(V3, messages.DATA_STREAM, ids, filled).data
 
-    def next_event(self) -> frames.Frame | messages.SinkMessage | None:
-        """Return the sink's next frame or control message; None when more bytes are needed."""
-        try:
-            # A sink sends few frames, so runs of messages bring nothing here.
-            raw = self._next(_NOT_A_TAG)
-            if raw is None:
-                return None
-            assert isinstance(raw, RawFrame)
-            return self._take(self._decode(raw))
-        except RemoteProtocolError:
-            self.state = SessionState.ERROR
-            raise
+    def _next_event(self) -> frames.Frame | messages.SinkMessage | None:
+        # A sink sends few frames, so runs of messages bring nothing here.
+        raw = self._next()
+        if raw is None:
+            return None
+        assert isinstance(raw, RawFrame)
+        return self._take(self._decode(raw))
 
     def _take(self, frame: frames.Frame) -> frames.Frame | messages.SinkMessage:
         match frame:
@@ -220,8 +216,11 @@ class SinkWorkerSession(SinkSession):
         return frame
 
 
-class SinkServerSession(SinkSession):
-    """The sink's side. ``version`` and ``cookie`` must equal those in HELLO."""
+class SinkServerSession(SinkSession[frames.Frame | RowsReceived | messages.SinkMessage]):
+    """The sink's side. ``version`` and ``cookie`` must equal those in HELLO.
+
+    Its events are HELLO, NOTIFY, EOS_MESSAGE and ERROR as frames, rows, and control messages.
+    """
 
     role, peer_role = Role.SINK, Role.WORKER
 
@@ -259,27 +258,18 @@ class SinkServerSession(SinkSession):
         gap, self._gap = self._gap, ""
         return gap
 
-    def next_event(self) -> frames.Frame | RowsReceived | messages.SinkMessage | None:
-        """Return the next event: HELLO, NOTIFY, EOS_MESSAGE or ERROR as frames, rows, or a control message.
-
-        None when more bytes are needed. Raises :class:`RemoteProtocolError`.
-        """
-        try:
-            while True:
-                for event in self._walking:
-                    return event
-                if not self._recognised and not self._recognise():
-                    return None
-                raw = self._next(_MESSAGE_TAG if self.state is SessionState.STREAMING else _NOT_A_TAG)
-                if raw is None:
-                    return None
-                if not isinstance(raw, MessageRun):
-                    return self._frame(raw)
-                self._walking = self._walk(raw)
-        except RemoteProtocolError:
-            self.state = SessionState.ERROR
-            self._walking = iter(())
-            raise
+    def _next_event(self) -> frames.Frame | RowsReceived | messages.SinkMessage | None:
+        while True:
+            for event in self._walking:
+                return event
+            if not self._recognised and not self._recognise():
+                return None
+            raw = self._next(runs=self.state is SessionState.STREAMING)
+            if raw is None:
+                return None
+            if not isinstance(raw, MessageRun):
+                return self._frame(raw)
+            self._walking = self._walk(raw)
 
     def _recognise(self) -> bool:
         if self.state is SessionState.ERROR:
