@@ -299,9 +299,7 @@ class Connector:
     def _undrained(self, seconds: float) -> str:
         waiting = [stream for stream in self._streams if not stream.done]
         connection = self._state.connection
-        session = (
-            "there is no session with a worker" if connection is None else f"the session with {connection.peer} is up"
-        )
+        session = f"the session with {connection.peer} is up" if connection else "there is no session with a worker"
         return (
             f"not everything that connector {self.instance!r} sent was acknowledged within {seconds:g} seconds: "
             f"{self.unacknowledged} messages were not; {session}; waiting: {_listed(waiting)}; acknowledgements come "

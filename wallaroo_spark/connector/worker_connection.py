@@ -59,14 +59,8 @@ class WorkerConnection:
         return self._session
 
     @property
-    def full(self) -> bool:
-        """Whether a sender must wait until collected frames are written."""
-        self.record()
-        return self._pending >= COLLECTED_BYTES
-
-    @property
     def room(self) -> int:
-        """Bytes of frames that may be sent before the connection is full."""
+        """Bytes of frames that may be sent; without room, a sender waits until collected frames are written."""
         self.record()
         return COLLECTED_BYTES - self._pending
 

@@ -60,6 +60,13 @@ class Revision:
         """Whether the revision has this frame."""
         return frame in self.by_frame
 
+    def row(self, tag: int) -> Codec | MessageCodec:
+        """The codec of a tag. Raises :class:`RemoteProtocolError` for a tag that the revision does not have."""
+        row = self.by_tag.get(tag)
+        if row is None:
+            raise broken(Fault.UNKNOWN_TAG, f"tag {tag} is not a frame of {self.name}")
+        return row
+
     def encode(self, frame: frames.Frame) -> bytes:
         """Encode a frame with its length field. Raises :class:`LocalProtocolError` for values that the revision cannot
         carry.
@@ -74,9 +81,7 @@ class Revision:
 
     def decode(self, tag: int, body: bytes | memoryview) -> frames.Frame:
         """Decode the body of a frame. Raises :class:`RemoteProtocolError` for a tag that the revision does not have."""
-        row = self.by_tag.get(tag)
-        if row is None:
-            raise broken(Fault.UNKNOWN_TAG, f"tag {tag} is not a frame of {self.name}")
+        row = self.row(tag)
         return row.decode(frames.Reader(body, self.byte_order, frame_name(row.frame)))
 
     def end_of_stream(

@@ -22,9 +22,8 @@ from proving.simulator.engine.network import End
 from proving.simulator.parts.sources import Source
 from proving.simulator.parts.surroundings import Surroundings
 from wallaroo_spark.connector.backoff import Backoff
-from wallaroo_spark.connector.sending.refusals import Refusals
 from wallaroo_spark.connector.sending.resend_buffer import MemoryBudget, ResendBuffer, memory_cost
-from wallaroo_spark.connector.sending.stream_references import StreamReferences, acknowledge
+from wallaroo_spark.connector.sending.stream_references import Refusals, StreamReferences, acknowledge
 from wallaroo_spark.connector.sending.unacknowledged import (
     Due,
     EphemeralMessages,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wallaroo_spark.connector.backoff import Backoff
-from wallaroo_spark.connector.sending.refusals import Refusals
+from wallaroo_spark.connector.sending.stream_references import Refusals
 from wallaroo_spark.errors import RemoteProtocolError
 
 

@@ -129,7 +129,7 @@ class ConnectorState:
             return WaitingFor.CONNECTION
         if costs_credit and self.connection.session.credits.available < 1:
             return WaitingFor.CREDIT
-        return WaitingFor.NETWORK if self.connection.full else None
+        return WaitingFor.NETWORK if self.connection.room <= 0 else None
 
     def end_blocker(self) -> WaitingFor | None:
         """The reason for which no stream may send its end; None when there is none."""

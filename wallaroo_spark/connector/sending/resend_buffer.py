@@ -130,7 +130,7 @@ class ResendBuffer(UnacknowledgedMessages):
         if self._increasing:
             self._commit_to(ref)
         elif self._holds(ref):
-            self._drop_through(ref)
+            self._drop_to(ref)
             self.reference, self._early_ack = ref, None
         else:
             # The id is of an earlier process, or was acknowledged before. If it is sent again, append recognises it.
@@ -238,7 +238,7 @@ class ResendBuffer(UnacknowledgedMessages):
 
     def _resume_opaque(self, ref: int | None) -> None:
         if ref is not None and self._holds(ref):
-            self._drop_through(ref)
+            self._drop_to(ref)
         elif ref != self.reference and (self.kept or self.reference is not None):
             raise self._gone(ref)
         elif self.last is None:
@@ -273,28 +273,22 @@ class ResendBuffer(UnacknowledgedMessages):
         return any(ref in run.ids for kept in (self._sent, self._to_resend) for run in kept)
 
     def _drop_to(self, ref: int) -> None:
-        for kept in (self._sent, self._to_resend):
-            while kept and kept[0].first <= ref:
-                self._drop_first(kept, bisect_right(kept[0].ids, ref))
-
-    def _drop_through(self, ref: int) -> None:
+        """Drop the messages up to ``ref``; with opaque ids it is the id of a kept one."""
         for kept in (self._sent, self._to_resend):
             while kept:
-                ids = kept[0].ids
-                if ref in ids:
-                    self._drop_first(kept, ids.index(ref) + 1)
+                run = kept[0]
+                if self._increasing:
+                    count = bisect_right(run.ids, ref)
+                else:
+                    count = run.ids.index(ref) + 1 if ref in run.ids else run.count
+                if count:
+                    self._dropped = True
+                    self._count(kept.popleft(), -1)
+                    if count < run.count:
+                        kept.appendleft(run.split(count)[1])
+                        self._count(kept[0], 1)
+                if count < run.count or run.last == ref:
                     return
-                self._drop_first(kept, len(ids))
-
-    def _drop_first(self, kept: deque[EncodedRun], count: int) -> None:
-        """Drop the first ``count`` messages of the first run."""
-        run = kept.popleft()
-        self._dropped = True
-        self._count(run, -1)
-        if count < run.count:
-            rest = run.split(count)[1]
-            kept.appendleft(rest)
-            self._count(rest, 1)
 
     def _count(self, run: EncodedRun, sign: int) -> None:
         count = sign * len(run.ids)

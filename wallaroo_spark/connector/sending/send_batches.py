@@ -393,11 +393,11 @@ def _compact_run(ids: list[int]) -> Sequence[int]:
     return range(first, last + 1) if last - first + 1 == len(ids) else array("Q", ids)
 
 
+@dataclass(eq=False)
 class _Waiter:
-    def __init__(self, may_pass: Callable[[], bool], ticket: int) -> None:
-        self.may_pass = may_pass
-        self.ticket = ticket
-        self.woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    may_pass: Callable[[], bool]
+    ticket: int
+    woken: asyncio.Future[None] = field(default_factory=asyncio.Future)
 
 
 class FairQueue:
@@ -435,31 +435,22 @@ class FairQueue:
         """
         if ticket is None:
             self._tickets = ticket = self._tickets + 1
-        waiter = _Waiter(may_pass, ticket)
-        self._queue(waiter)
-        # Perhaps no waiter ahead may pass.
-        self.wake_next()
         while True:
+            waiter = _Waiter(may_pass, ticket)
+            insort(self._waiters, waiter, key=lambda other: other.ticket)
+            # Perhaps no waiter ahead may pass.
+            self.wake_next()
             try:
                 await waiter.woken
             except asyncio.CancelledError:
-                self._leave(waiter)
+                if self._woken is waiter:
+                    self._woken = None
+                    self.wake_next()
+                else:
+                    self._waiters.remove(waiter)
                 raise
             self._woken = None
             if may_pass():
                 # The next waiter is woken once this one has used its turn.
                 asyncio.get_running_loop().call_soon(self.wake_next)
                 return ticket
-            waiter.woken = asyncio.get_running_loop().create_future()
-            self._queue(waiter)
-            self.wake_next()
-
-    def _queue(self, waiter: _Waiter) -> None:
-        insort(self._waiters, waiter, key=lambda other: other.ticket)
-
-    def _leave(self, waiter: _Waiter) -> None:
-        if self._woken is waiter:
-            self._woken = None
-            self.wake_next()
-        else:
-            self._waiters.remove(waiter)

@@ -1,13 +1,17 @@
-"""The committed references that a worker has told a connector, and the effect of its frames on them. Pure.
+"""What a worker has told a connector about its streams: committed references, and refusals. Pure: the clock is an
+argument.
 
-Source: ``docs/protocol.md#points-of-reference``.
+Source: ``docs/protocol.md#points-of-reference`` and ``docs/protocol.md#stream-states``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
+from wallaroo_spark.connector.backoff import Backoff
 from wallaroo_spark.connector.sending.unacknowledged import UnacknowledgedMessages
+from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.protocol import NOTHING_PROCESSED, ConnectorSession, Nack, NotifyAck, Ok, Revision, StreamState
 
 
@@ -77,3 +81,42 @@ def acknowledge(session: ConnectorSession, stream_id: int, messages: Unacknowled
     messages.acknowledge(ref)
     if messages.settled:
         session.streams.finish(stream_id)
+
+
+@dataclass
+class Refusals:
+    """The refused NOTIFYs of one stream: their number, and the delay before the next one.
+
+    In v3 a worker refuses a NOTIFY while the stream is active in another session, perhaps an older one of this
+    connector.
+    """
+
+    name: str
+    stream_id: int
+    retry: Backoff
+    count: int = 0
+    """Number of refusals since the last accepted NOTIFY."""
+    _since: float = 0.0
+
+    def clear(self) -> None:
+        """A session has begun, or the worker has accepted a NOTIFY."""
+        self.count = 0
+
+    def refused(self, now: float) -> float:
+        """The worker has refused a NOTIFY. Returns the seconds to wait before the next one.
+
+        Raises :class:`RemoteProtocolError` when the back-off is exhausted.
+        """
+        if not self.count:
+            self._since = now
+        self.count += 1
+        seconds = now - self._since
+        if self.retry.exhausted(self.count, seconds):
+            raise RemoteProtocolError(
+                f"stream {self.name!r} (id {self.stream_id}) was refused {self.count} times in {seconds:.1f} "
+                "seconds: it is active in another session; end the other connector that sends it, or use another id",
+                code="stream-busy",
+                stream=self.name,
+                id=self.stream_id,
+            )
+        return min(self.retry.delay(self.count, 0.0), self.retry.give_up_after - seconds)

@@ -14,9 +14,9 @@ from functools import partial
 from wallaroo_spark.connector.arguments import event_time_of, id_of, wrong_type
 from wallaroo_spark.connector.reporting import OnDelivery, StreamDeliveries
 from wallaroo_spark.connector.sending.connector_state import ConnectorState, WaitingFor
-from wallaroo_spark.connector.sending.refusals import Refusals
 from wallaroo_spark.connector.sending.resend_buffer import OVERHEAD_BYTES, ResendBuffer, memory_cost
 from wallaroo_spark.connector.sending.send_batches import OpenRun, SendBatch
+from wallaroo_spark.connector.sending.stream_references import Refusals
 from wallaroo_spark.connector.sending.unacknowledged import Due, UnacknowledgedMessages
 from wallaroo_spark.connector.worker_connection import WorkerConnection
 from wallaroo_spark.errors import ArgumentValueError, LocalProtocolError, WallarooError, one_line
@@ -118,15 +118,11 @@ class StreamSender:
         messages = self.messages
         self._check_not_ended()
         messages.next_id(id)
-        size = memory_cost(HEAD_BYTES + len(payload or b"") + len(key or b""))
-        await self._turn(lambda: self._blocker(size))
-        self._check_not_ended()
+        connection = await self._message_turn(memory_cost(HEAD_BYTES + len(payload or b"") + len(key or b"")))
         message_id = messages.next_id(id)
         if self.ephemeral:
             flags |= Flags.EPHEMERAL
         run = encode_single(self._state.revision, self.id, message_id, payload, flags, event_time, key)
-        connection = self._state.connection
-        assert connection is not None
         connection.send_messages(run)
         self._append(run)
         self._open_run(message_id, connection)
@@ -215,12 +211,8 @@ class StreamSender:
         return last
 
     async def _send_some(self, batch: SendBatch, most: int, flags: Flags) -> tuple[EncodedRun, Sequence[bytes]]:
-        state, size = self._state, batch.next_cost
-        self._check_not_ended()
-        await self._turn(lambda: self._blocker(size))
-        self._check_not_ended()
-        connection = state.connection
-        assert connection is not None
+        state = self._state
+        connection = await self._message_turn(batch.next_cost)
         memory = state.budget.room if self._buffer is not None else None
         count = batch.fitting(min(most, self._most(connection)), connection.room, memory)
         columns = batch.take(count)
@@ -235,11 +227,9 @@ class StreamSender:
         """Send the end, once. Later messages are refused."""
         if self.messages.ended:
             return
-        await self._turn(self._end_blocker)
+        connection = await self._turn(self._end_blocker)
         # Another task may have ended the stream meanwhile.
-        if not self.messages.ended:
-            connection = self._state.connection
-            assert connection is not None
+        if connection is not None and not self.messages.ended:
             self.messages.ended = True
             self._send_end(connection)
 
@@ -290,8 +280,17 @@ class StreamSender:
         credits = connection.session.credits.available
         return min(credits, self._turn_left + 1) if self._state.queue.contended else credits
 
-    async def _turn(self, blocker: Callable[[], WaitingFor | None]) -> None:
-        """Wait until sending is not blocked. That holds until the caller awaits something."""
+    async def _message_turn(self, size: int) -> WorkerConnection:
+        """Wait until a message of ``size`` counted bytes may be sent. Raises :class:`LocalProtocolError` once the
+        stream has ended."""
+        self._check_not_ended()
+        connection = await self._turn(lambda: self._blocker(size))
+        self._check_not_ended()
+        assert connection is not None
+        return connection
+
+    async def _turn(self, blocker: Callable[[], WaitingFor | None]) -> WorkerConnection | None:
+        """Wait until sending is not blocked, and return the connection. That holds until the caller awaits something."""
         state = self._state
         while True:
             state.check()
@@ -299,7 +298,7 @@ class StreamSender:
                 raise self.failure
             if (self._turn_left > 0 or not state.queue.contended) and blocker() is None:
                 self._turn_left -= 1
-                return
+                return state.connection
             unfinished = self._turn_left > 0
             self._ticket = await state.turn(
                 blocker,

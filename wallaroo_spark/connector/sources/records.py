@@ -19,6 +19,7 @@ from collections.abc import (
     Iterator,
     Sequence,
 )
+from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
 from wallaroo_spark.connector.arguments import callable_of
@@ -171,8 +172,8 @@ class Stdin:
     async def _groups(self) -> AsyncGenerator[MessageColumns, None]:
         results: asyncio.Queue[_ReadResult] = asyncio.Queue()
         room = threading.Semaphore(self._most_waiting)
-        reader = _LineReader(self._file or sys.stdin.buffer, results, room)
-        reader.start()
+        reader = _LineReader(self._file or sys.stdin.buffer, results, room, asyncio.get_running_loop())
+        threading.Thread(target=reader.run, name="wallaroo-stdin", daemon=True).start()
         try:
             while (found := await results.get()) is not None:
                 if isinstance(found, Exception):
@@ -186,23 +187,22 @@ class Stdin:
             room.release(READ_BYTES)
 
 
-class _LineReader(threading.Thread):
+@dataclass
+class _LineReader:
     """Reads lines in a daemon thread, because a read of a terminal may never return."""
 
-    def __init__(self, file: BinaryIO, results: asyncio.Queue[_ReadResult], room: threading.Semaphore) -> None:
-        super().__init__(name="wallaroo-stdin", daemon=True)
-        self._file = file
-        self._results = results
-        self._room = room
-        self._loop = asyncio.get_running_loop()
-        self.stopped = False
+    file: BinaryIO
+    results: asyncio.Queue[_ReadResult]
+    room: threading.Semaphore
+    loop: asyncio.AbstractEventLoop
+    stopped: bool = False
 
     def run(self) -> None:
         last: Exception | None = None
         try:
             # The raw file, because a buffered one is locked while it is read, and a program that ends would have to
             # wait for that lock.
-            self._read_lines(getattr(self._file, "raw", self._file))
+            self._read_lines(getattr(self.file, "raw", self.file))
         except (OSError, ValueError, ConfigurationError) as error:
             last = error
         self._put(last)
@@ -224,9 +224,9 @@ class _LineReader(threading.Thread):
         """Queue lines, each time as many as there is room for."""
         at = 0
         while at < len(lines):
-            self._room.acquire()
+            self.room.acquire()
             end = at + 1
-            while end < len(lines) and self._room.acquire(blocking=False):
+            while end < len(lines) and self.room.acquire(blocking=False):
                 end += 1
             if self.stopped:
                 return
@@ -235,7 +235,7 @@ class _LineReader(threading.Thread):
 
     def _put(self, result: _ReadResult) -> None:
         try:
-            self._loop.call_soon_threadsafe(self._results.put_nowait, result)
+            self.loop.call_soon_threadsafe(self.results.put_nowait, result)
         except RuntimeError:
             # The event loop is closed: nothing reads the lines any more.
             self.stopped = True

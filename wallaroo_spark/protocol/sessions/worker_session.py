@@ -161,11 +161,9 @@ class WorkerSession(Session[WorkerEvent]):
         return True
 
     def _frame(self, revision: Revision, raw: RawFrame) -> WorkerEvent:
-        row = revision.by_tag.get(raw.tag)
-        if row is None:
-            raise broken(Fault.UNKNOWN_TAG, f"tag {raw.tag} is not a frame of {revision.name}")
-        state = self._allow(row.frame)
-        if row.frame is frames.Hello:
+        kind = revision.row(raw.tag).frame
+        state = self._allow(kind)
+        if kind is frames.Hello:
             self.hello = read_hello(revision, raw.body, self._version, self._cookie_problem)
             self.state = state
             return self.hello

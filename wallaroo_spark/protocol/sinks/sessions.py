@@ -101,10 +101,7 @@ class SinkSession(FrameSession[E]):
         return state
 
     def _decode(self, raw: RawFrame) -> frames.Frame:
-        row = V3.by_tag.get(raw.tag)
-        if row is None:
-            raise broken(Fault.UNKNOWN_TAG, f"tag {raw.tag} is not a frame of {V3.name}")
-        self.state = self._allow(row.frame)
+        self.state = self._allow(V3.row(raw.tag).frame)
         return V3.decode(raw.tag, raw.body)
 
     def _control_received(self, payload: bytes) -> messages.SinkMessage:
