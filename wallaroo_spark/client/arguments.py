@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import AsyncIterable, Iterable
+from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -132,3 +132,14 @@ def milliseconds_of(seconds: Any, name: str) -> int:
             f"{name} is {seconds}; give a number of seconds", code="option-out-of-range", argument=name
         )
     return round(min(found * 1000, _LONGEST_MILLISECONDS))
+
+
+def request_maker(
+    stream: Any, partition: Any, durability: Any, delay: Any
+) -> Callable[[Sequence[Any]], pb.PublishRequest]:
+    """A function that makes requests of the messages of events. Raises :class:`ArgumentTypeError` and
+    :class:`ArgumentValueError`."""
+    path = path_of(stream, "stream")
+    given = {"partition": partition_of_call(partition), "durability": durability_of(durability)}
+    not_before_of(delay)
+    return lambda messages: pb.PublishRequest(stream=path, events=messages, not_before=not_before_of(delay), **given)

@@ -15,7 +15,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from wallaroo_spark.client.arguments import iterable_of
@@ -91,9 +90,7 @@ class BlockingDelivery(Blocking[D]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if not self._thread.stopped:
             self._thread.call(lambda: self._asynchronous.__aexit__(kind, error, trace))
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable
 from datetime import datetime, timedelta
 from functools import partial
-from types import TracebackType
 from typing import Any, Self
 
 import grpc
@@ -27,6 +26,7 @@ from wallaroo_spark.client.arguments import (
     limited,
     name_of,
     path_of,
+    request_maker,
     start_of,
 )
 from wallaroo_spark.client.bulk.publishing import OnRefused, PublishedEvents
@@ -40,8 +40,6 @@ from wallaroo_spark.client.refusals import (
     WRITTEN_ONCE,
     ApplicationDescription,
     lost,
-    publish_request,
-    request_maker,
     within_limit,
 )
 from wallaroo_spark.client.settings import ClientSettings
@@ -86,9 +84,7 @@ class AsyncClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     @property
@@ -114,8 +110,9 @@ class AsyncClient:
         ``durability="received"`` returns an empty list as soon as a gateway has written the events durably. ``delay``
         writes them later: after seconds, or at a time; the list is empty then.
         """
-        request = publish_request(stream, events, partition, durability, key, delay, self._settings.source)
-        action = f"publish to {stream}"
+        make, action = request_maker(stream, partition, durability, delay), f"publish to {stream}"
+        source, checked = self._settings.source, key_of(key)
+        request = within_limit(make([event.to_message(source, checked) for event in events_of(events)]), action)
         reply = await self._gateways.call(action, lambda one: one.streams.Publish, request, timeout, WRITTEN_ONCE)
         return list(places_of(reply.places))
 
@@ -218,7 +215,7 @@ class AsyncClient:
         ``finish_timeout`` seconds.
         """
         worker = StageWorker(stages_of(stages), self._stage_of)
-        await worker.run(self._stop, self._settings.finish_timeout)
+        await worker.run(self._until_stopped, self._settings.finish_timeout)
 
     def stop(self) -> None:
         """Let :meth:`work` end."""
@@ -348,14 +345,7 @@ class AsyncClient:
         callable_of(function, "function")
         most = limited(concurrency, "concurrency", 1)
         server = Server(self._gateways, self._settings.source, endpoint, function, most)
-        serving = asyncio.create_task(server.run())
-        stopped = asyncio.create_task(self._stop.wait())
-        try:
-            await asyncio.wait([serving, stopped], return_when=asyncio.FIRST_COMPLETED)
-            if serving.done():
-                serving.result()
-        finally:
-            await end_tasks(serving, stopped)
+        await self._until_stopped(server.run())
 
     async def describe(self, *, timeout: float | None = None) -> ApplicationDescription:
         """The declared objects of the application, and the addresses of its gateways."""
@@ -369,6 +359,18 @@ class AsyncClient:
         for member in list(self._memberships):
             await member.close()
         await self._gateways.close()
+
+    async def _until_stopped(self, *works: Coroutine[Any, Any, None]) -> None:
+        """Run coroutines until :meth:`stop`, or until one of them has ended. Raises the error of that."""
+        tasks = [asyncio.create_task(work) for work in works]
+        stopped = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()
+        finally:
+            await end_tasks(stopped, *tasks)
 
     def _stage_of(self, one: StageFunction) -> Membership[StageWork]:
         return self.stage(one.pipeline, one.name, concurrency=one.concurrency)

@@ -25,6 +25,7 @@ from wallaroo_spark.client.refusals import (
 from wallaroo_spark.client.settings import ClientSettings
 from wallaroo_spark.connector.arguments import timeout_of
 from wallaroo_spark.errors import LocalProtocolError, RegistryError, TransportError, one_line
+from wallaroo_spark.event_loop import BackgroundTasks
 from wallaroo_spark.registry import Registry, application_registry
 from wallaroo_spark.transport import read_authority, read_pair
 
@@ -88,7 +89,7 @@ class Gateways:
         self._open: dict[str, GatewayConnection] = {}
         """The connections that are not lost, by address."""
         self._used_lost: set[GatewayConnection] = set()
-        self._closing: set[asyncio.Future[None]] = set()
+        self._closing = BackgroundTasks()
         self._last: set[str] = set()
         """The addresses to try last: those that have failed, or were busy."""
         self._connecting = asyncio.Lock()
@@ -202,7 +203,7 @@ class Gateways:
         for gateway in {*self._open.values(), *self._used_lost}:
             self._close(gateway)
         self._current, self._open, self._used_lost = None, {}, set()
-        await asyncio.gather(*self._closing, return_exceptions=True)
+        await self._closing.wait()
         if self._registry is not None:
             await asyncio.to_thread(self._registry.close)
             self._registry = None
@@ -259,9 +260,7 @@ class Gateways:
             self._close(gateway)
 
     def _close(self, gateway: GatewayConnection) -> None:
-        closing = asyncio.ensure_future(gateway.channel.close())
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
+        self._closing.start(gateway.channel.close())
 
     def _check_open(self) -> None:
         if self._closed:

@@ -17,7 +17,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 import grpc
@@ -86,7 +85,8 @@ class MembershipChannel:
     member: str = ""
     """Name of the member; empty before it was taken in."""
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _open: dict[int, DeliveryAnswers] = field(default_factory=dict)
+    open: dict[int, DeliveryAnswers] = field(default_factory=dict)
+    """The deliveries without an end, by number."""
     _begun: dict[int, Any] = field(default_factory=dict)
 
     async def deliveries(self, join: Any) -> AsyncIterator[Any]:
@@ -100,7 +100,7 @@ class MembershipChannel:
                 kind = event.WhichOneof("event")
                 if kind == "delivery":
                     if (whole := self._whole(event.delivery)) is not None:
-                        self._open[whole.delivery] = DeliveryAnswers(whole.delivery)
+                        self.open[whole.delivery] = DeliveryAnswers(whole.delivery)
                         yield whole
                 elif kind is not None:
                     self._take(kind, getattr(event, kind))
@@ -115,13 +115,9 @@ class MembershipChannel:
             "events, or a transaction, make its effects happen once",
             code="delivery-lost",
         )
-        for delivery in self._open.values():
+        for delivery in self.open.values():
             delivery.end(lost, "the connection was lost")
-        self._open.clear()
-
-    def find(self, number: int) -> DeliveryAnswers:
-        """The state of a delivery that was yielded last under this number."""
-        return self._open[number]
+        self.open.clear()
 
     async def send(self, **message: Any) -> None:
         """Send a message. Raises ``grpc.aio.AioRpcError`` or :class:`TransportError` when the call has ended."""
@@ -151,17 +147,17 @@ class MembershipChannel:
             self.joined()
             log.info("%s: joined as %s", self.name, event.member)
             return
-        delivery = self._open.get(event.delivery)
+        delivery = self.open.get(event.delivery)
         if kind == "warning":
             log.warning("%s: delivery %d: %s", self.name, event.delivery, event.text)
         elif delivery is None:
             log.debug("%s: %s of the unknown delivery %d", self.name, kind, event.delivery)
         elif kind == "settled":
-            del self._open[event.delivery]
+            del self.open[event.delivery]
             if not delivery.settled.done():
                 delivery.settled.set_result(event)
         elif kind == "withdrawn":
-            del self._open[event.delivery]
+            del self.open[event.delivery]
             log.warning("%s: delivery %d was withdrawn: %s", self.name, event.delivery, event.reason)
             delivery.owed = event.taken_away
             delivery.end(
@@ -249,7 +245,7 @@ class DeliveryBase:
 
     def __init__(self, source: str, name: str, channel: MembershipChannel, message: Any) -> None:
         self._channel = channel
-        self._delivery = channel.find(message.delivery)
+        self._delivery = channel.open[message.delivery]
         self._source = source
         self._name = name
         self.timeout: float = message.timeout / 1000
@@ -367,9 +363,7 @@ class DeliveryBase:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self.over:
             await self._release()
             return
@@ -551,9 +545,7 @@ class Membership(Generic[D]):
         self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:

@@ -19,7 +19,7 @@ from wallaroo_spark.client.members import Membership, StageWork
 from wallaroo_spark.client.refusals import is_cancelled_itself
 from wallaroo_spark.connector.arguments import callable_of, wrong_type
 from wallaroo_spark.errors import ArgumentValueError, WallarooError, one_line, shown_error
-from wallaroo_spark.event_loop import end_tasks
+from wallaroo_spark.event_loop import BackgroundTasks
 
 log = one_line(logging.getLogger("wallaroo_spark.client"))
 
@@ -92,35 +92,28 @@ class StageWorker:
     def __init__(self, stages: Sequence[StageFunction], join: Callable[[StageFunction], Membership[StageWork]]) -> None:
         self._stages = stages
         self._join = join
-        self._running: set[asyncio.Task[None]] = set()
+        self._running = BackgroundTasks()
         self._threads = ThreadPoolExecutor(sum(one.concurrency for one in stages), "wallaroo-stage")
 
-    async def run(self, stop: asyncio.Event, finish_timeout: float) -> None:
-        """Work until ``stop`` is set; then functions that run may end, for so many seconds at most.
+    async def run(self, until_stopped: Callable[..., Awaitable[None]], finish_timeout: float) -> None:
+        """Take deliveries ``until_stopped``; then functions that run may end, for so many seconds at most.
 
         Raises the error of a stage that cannot be joined.
         """
         members = [self._join(one) for one in self._stages]
-        takers = [asyncio.create_task(work) for work in map(self._take, self._stages, members)]
-        stopped = asyncio.create_task(stop.wait())
         try:
-            await asyncio.wait([*takers, stopped], return_when=asyncio.FIRST_COMPLETED)
-            for taker in takers:
-                if taker.done():
-                    taker.result()
-            if self._running:
-                await asyncio.wait(self._running, timeout=finish_timeout)
+            await until_stopped(*map(self._take, self._stages, members))
+            await self._running.wait(finish_timeout)
         finally:
-            await end_tasks(stopped, *takers, *self._running)
+            self._running.cancel()
+            await self._running.wait()
             for member in members:
                 await member.close()
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _take(self, one: StageFunction, member: Membership[StageWork]) -> None:
         async for work in member:
-            task = asyncio.create_task(self._do(one, work))
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
+            self._running.start(self._do(one, work))
 
     async def _do(self, one: StageFunction, work: StageWork) -> None:
         settle: Callable[[], Awaitable[Any]]

@@ -17,7 +17,6 @@ import functools
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from datetime import datetime
-from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from wallaroo_spark.connector.connector import Connector
@@ -119,9 +118,7 @@ class BlockingConnector(Blocking[Connector]):
         self._thread.call(self._asynchronous.__aenter__)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         try:
             if not self._thread.stopped and not self._thread.forked:
                 self._thread.call(lambda: self._asynchronous.__aexit__(kind, error, trace))

@@ -15,7 +15,6 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from time import time_ns
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from wallaroo_spark.connector.arguments import callable_of, stream_name_of, timeout_of, u64_of, wrong_type
@@ -82,9 +81,7 @@ class Connector:
         self._start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
         try:
             if kind is None and not self._state.closed:
                 await self.drain(self._settings.drain_timeout)
@@ -124,7 +121,7 @@ class Connector:
             unacknowledged_messages=self.unacknowledged,
             unacknowledged_bytes=state.budget.held,
             oldest_unacknowledged=None if since is None else time.monotonic() - since,
-            last_error=str(state.failure) if state.failure is not None else self._keeper.last_error,
+            last_error=str(state.failure) if state.failure is not None else rotation.last_reason if rotation else "",
             waiting=None if waits is None or now is None else now - waits,
             waiting_for=self.waiting_for,
             down=None if connection is not None or rotation is None or now is None else now - rotation.down_since,

@@ -131,11 +131,6 @@ class SessionKeeper:
         self.handshake_with: str | None = None
         """``host:port`` of the worker that has not answered HELLO yet; None for none."""
 
-    @property
-    def last_error(self) -> str:
-        """The reason why the last session or attempt has ended; empty when there was none."""
-        return "" if self.rotation is None else self.rotation.last_reason
-
     async def run(self) -> None:
         """Run until cancelled, or until no further attempt can succeed; then end the connector."""
         try:

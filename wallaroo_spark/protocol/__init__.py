@@ -3,7 +3,7 @@
 No code in this package opens a socket, starts a thread or reads a clock. Source: ``docs/protocol.md``.
 """
 
-from wallaroo_spark.protocol.codecs import MessageLayout, frame_name
+from wallaroo_spark.protocol.codecs import frame_name
 from wallaroo_spark.protocol.faults import Fault, broken
 from wallaroo_spark.protocol.frames import (
     NOTHING_PROCESSED,
@@ -43,7 +43,7 @@ from wallaroo_spark.protocol.runs import (
 )
 from wallaroo_spark.protocol.sessions.connector_session import ConnectorSession
 from wallaroo_spark.protocol.sessions.states import SESSION, Role, SessionState, StreamEvent, StreamState
-from wallaroo_spark.protocol.sessions.streams import CreditWindow, SessionStream, SessionStreams, StreamSpan
+from wallaroo_spark.protocol.sessions.streams import CreditWindow, SessionStreams, StreamSpan
 from wallaroo_spark.protocol.sessions.worker_session import (
     MAX_INSTANCE_BYTES,
     MAX_NAME_BYTES,

@@ -194,19 +194,15 @@ class Reader:
 
     def __init__(self, body: bytes | memoryview, byte_order: str, frame: str) -> None:
         self._body = bytes(body)
-        self._at = 0
+        self.at = 0
+        """Offset of the next byte to read; after an error, where the field that could not be read begins."""
         self._formats = structs(byte_order)
         self._frame = frame
 
     @property
-    def at(self) -> int:
-        """Offset of the next byte to read; after an error, where the field that could not be read begins."""
-        return self._at
-
-    @property
     def left(self) -> int:
         """Bytes that are not read yet."""
-        return len(self._body) - self._at
+        return len(self._body) - self.at
 
     def take(self, count: int, name: str) -> bytes:
         """Read ``count`` bytes."""
@@ -214,8 +210,8 @@ class Reader:
             raise broken(
                 Fault.TRUNCATED_FRAME, f"{self._frame} frame ends within {name}: {self.left} of {count} bytes are there"
             )
-        piece = self._body[self._at : self._at + count]
-        self._at += count
+        piece = self._body[self.at : self.at + count]
+        self.at += count
         return piece
 
     def _integer(self, form: struct.Struct, name: str) -> int:

@@ -46,7 +46,6 @@ class Revision:
     by_frame: Mapping[type[Any], Codec | MessageCodec] = field(init=False)
     """``rows`` by frame type."""
     message_tag: int = field(init=False)
-    """Tag of MESSAGE."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by_tag", {row.tag: row for row in self.rows})

@@ -4,8 +4,6 @@ No code in this package depends on the protocol. A :class:`ByteStream` carries b
 both directions.
 """
 
-from __future__ import annotations
-
 from wallaroo_spark.transport.address import advertised, format_address, parse_address, parse_addresses
 from wallaroo_spark.transport.port_handover import serve_once_free
 from wallaroo_spark.transport.reach import open_access_warning, reachable_host, refuses

@@ -469,18 +469,15 @@ class ByteStream(asyncio.BufferedProtocol):
                 self._transport.write_eof()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(TLS_LINGER_SECONDS if self._tls else LINGER_SECONDS):
-                await self._peer_end()
+                if not self._lost:
+                    self._transport.resume_reading()
+                await self._until(lambda: self._ended)
         if self._tls:
             self._transport.close()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(TLS_LINGER_SECONDS):
                     await self._until(lambda: self._lost)
         return True
-
-    async def _peer_end(self) -> None:
-        if not self._lost:
-            self._transport.resume_reading()
-        await self._until(lambda: self._ended)
 
     def _end(self, *, reset: bool) -> None:
         if self._lost:

@@ -278,7 +278,9 @@ def test_nothing_is_allowed_to_a_terminated_stream(revision: Revision) -> None:
     for event in (StreamEvent.EOS, StreamEvent.ACCEPTED, StreamEvent.REFUSED, StreamEvent.NACK):
         with pytest.raises(RemoteProtocolError):
             table.apply(STREAM, event)
-    assert table.admit(StreamSpan(STREAM, 0, first_lasting=0)).fault is Fault.STREAM_NOT_OPEN
+    refusal = table.admit(StreamSpan(STREAM, 0, first_lasting=0)).refusal
+    assert refusal is not None
+    assert refusal.fault is Fault.STREAM_NOT_OPEN
 
 
 @pytest.mark.parametrize("revision", [DRAFT_BE, V3], ids=repr)

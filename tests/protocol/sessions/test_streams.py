@@ -35,10 +35,10 @@ def table(revision: Revision = DRAFT_LE, *, max_streams: int = 10, opened: tuple
 def admitted(streams: SessionStreams, *rows: tuple[int, bool, bool]) -> list[tuple[int, Fault | None]]:
     """Admit a run of (stream, EOS, ephemeral) and settle it; return index and fault of each verdict."""
     verdicts = [streams.admit(span) for span in spans(list(rows))]
-    refused = [verdict.refused_at for verdict in verdicts if verdict.refused_at is not None]
+    refused = [verdict.refusal for verdict in verdicts if verdict.refusal is not None]
     for verdict in verdicts:
-        streams.settle(verdict, min(refused, default=len(rows)))
-    return [(verdict.refused_at, verdict.fault) for verdict in verdicts if verdict.refused_at is not None]
+        streams.settle(verdict, min((one.at for one in refused), default=len(rows)))
+    return [(one.at, one.fault) for one in refused]
 
 
 def test_a_stream_that_was_never_notified_is_in_its_start_and_not_counted() -> None:
@@ -72,7 +72,7 @@ def test_messages_and_ends_on_their_way_during_a_reset_are_ignored() -> None:
     streams = table(opened=(1, 2))
     streams.apply(1, StreamEvent.NACK)
     verdicts = [streams.admit(span) for span in spans([(1, False, False), (1, True, True), (1, False, False)])]
-    assert [(verdict.ignored, verdict.fault) for verdict in verdicts] == [(True, None)]
+    assert [(verdict.ignored, verdict.refusal) for verdict in verdicts] == [(True, None)]
     streams.settle(verdicts[0], 3)
     assert streams.get(1).state is StreamState.RESET
 

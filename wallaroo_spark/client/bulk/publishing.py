@@ -103,11 +103,6 @@ class PublishedEvents(AsyncIterator[PublishedEvent]):
 
     # The program's side, in any thread.
 
-    @property
-    def room(self) -> bool:
-        """Whether an event may be added."""
-        return self.window.room
-
     def add(self, event: Any) -> None:
         """Add the next event. One that cannot be sent is refused."""
         try:
@@ -343,7 +338,7 @@ class PublishedEvents(AsyncIterator[PublishedEvent]):
         count = 0
         try:
             async for event in self.events if isinstance(self.events, AsyncIterable) else _each(self.events):
-                while not self.room:
+                while not self.window.room:
                     room.clear()
                     await room.wait()
                 self.add(event)
@@ -371,7 +366,7 @@ class PublishedEvents(AsyncIterator[PublishedEvent]):
                     yield found
                 if ended:
                     break
-            if source is None or not self.room:
+            if source is None or not self.window.room:
                 news.wait()
                 continue
             try:

@@ -97,7 +97,9 @@ class BulkWindow:
         self._make = make
         self._batch = batch
         self._limits = limits or WindowLimits()
-        self._added = self._taken = self._last_request = 0
+        self.taken = 0
+        """The number of outcomes that were taken; the number of the next event."""
+        self._added = self._last_request = 0
         self._bytes = 0
         self._waiting: deque[_Pending] = deque()
         self._again: deque[_Request] = deque()
@@ -105,14 +107,9 @@ class BulkWindow:
         self._outcomes: dict[int, PublishedEvent | RefusedEvent] = {}
 
     @property
-    def taken(self) -> int:
-        """The number of outcomes that were taken; the number of the next event."""
-        return self._taken
-
-    @property
     def room(self) -> bool:
         """Whether an event may be added."""
-        return self._added - self._taken < self._limits.events and self._bytes < self._limits.bytes
+        return self._added - self.taken < self._limits.events and self._bytes < self._limits.bytes
 
     @property
     def unanswered(self) -> bool:
@@ -173,9 +170,9 @@ class BulkWindow:
 
     def take(self) -> PublishedEvent | RefusedEvent | None:
         """The outcome of the next event; None while it has none."""
-        outcome = self._outcomes.pop(self._taken, None)
+        outcome = self._outcomes.pop(self.taken, None)
         if outcome is not None:
-            self._taken += 1
+            self.taken += 1
         return outcome
 
     def _refused(self, request: _Request, code: str, text: str) -> None:

@@ -30,8 +30,7 @@ class OpenStreams:
         self._state = state
         self._references = StreamReferences()
         self._abandoned: set[int] = set()
-        self._resends = BackgroundTasks(self._resend_ended)
-        self._timers: set[asyncio.TimerHandle] = set()
+        self._tasks = BackgroundTasks(self._task_ended)
 
     # Called by the connector.
 
@@ -88,10 +87,7 @@ class OpenStreams:
         connection.record()
         if self._state.connection is connection:
             self._state.connection = None
-        self._resends.cancel()
-        for timer in self._timers:
-            timer.cancel()
-        self._timers.clear()
+        self._tasks.cancel()
         self._state.wake()
 
     def received(self, connection: WorkerConnection, frame: Frame) -> None:
@@ -112,7 +108,8 @@ class OpenStreams:
         """The connection has written its frames: waiting sends may continue, and ephemeral streams may be done."""
         state = self._state
         state.queue.wake_next()
-        if state.connection is not None and state.connection.idle and self._any_ephemeral():
+        idle = state.connection is not None and state.connection.idle
+        if idle and any(stream.ephemeral for stream in self.streams.values()):
             state.wake_waiting()
 
     def failed(self, error: Exception) -> None:
@@ -131,7 +128,7 @@ class OpenStreams:
         stream.resume(self._references.get(stream.id))
         stream.report_acknowledged()
         if stream.messages.due in RESENT:
-            self._resends.start(stream.resend(connection))
+            self._tasks.start(stream.resend(connection))
         self._state.wake()
 
     def _acknowledge(self, connection: WorkerConnection, stream_id: int, ref: int) -> None:
@@ -173,24 +170,21 @@ class OpenStreams:
 
     def _refused(self, stream: StreamSender, connection: WorkerConnection) -> None:
         """v3: the stream is active in another session, perhaps an older one of this connector; NOTIFY again later."""
-        loop = asyncio.get_running_loop()
         try:
-            delay = stream.refusals.refused(loop.time())
+            delay = stream.refusals.refused(asyncio.get_running_loop().time())
         except RemoteProtocolError as error:
             stream.failure = error
             stream.deliveries.fail(error)
             self._state.wake()
             return
         _log.info("stream %r is active in another session; asking again in %.1f s", stream.name, delay)
-        self._timers.add(loop.call_later(delay, self._announce_again, stream, connection))
+        self._tasks.start(self._announce_again(stream, connection, delay))
 
-    def _announce_again(self, stream: StreamSender, connection: WorkerConnection) -> None:
+    async def _announce_again(self, stream: StreamSender, connection: WorkerConnection, delay: float) -> None:
+        await asyncio.sleep(delay)
         if self._state.connection is connection and self.streams.get(stream.id) is stream:
             self._announce(stream, connection)
 
-    def _any_ephemeral(self) -> bool:
-        return any(stream.ephemeral for stream in self.streams.values())
-
-    def _resend_ended(self, error: BaseException | None) -> None:
+    def _task_ended(self, error: BaseException | None) -> None:
         if isinstance(error, Exception) and not self._state.over:
             self._state.fail(error)

@@ -74,7 +74,6 @@ class ResendBuffer(UnacknowledgedMessages):
         self._numbered_from: int | None = None
         self._given_ids = False
         self._bytes = 0
-        self._kept = 0
         self._sent: deque[EncodedRun] = deque()
         """Sent in this session."""
         self._to_resend: deque[EncodedRun] = deque()
@@ -85,11 +84,6 @@ class ResendBuffer(UnacknowledgedMessages):
         """With opaque ids: an acknowledged id that this process has not sent yet."""
 
     @property
-    def kept(self) -> int:
-        """The number of messages that are not acknowledged."""
-        return self._kept
-
-    @property
     def resend_pending(self) -> bool:
         """Whether messages of an earlier session must be resent first."""
         return bool(self._to_resend)
@@ -97,7 +91,7 @@ class ResendBuffer(UnacknowledgedMessages):
     @property
     def all_acknowledged(self) -> bool:
         """Whether no message is kept."""
-        return not self._kept
+        return not self.kept
 
     def _following(self) -> int:
         following = super()._following()
@@ -187,7 +181,7 @@ class ResendBuffer(UnacknowledgedMessages):
     def clear(self) -> None:
         """Drop all messages and release their bytes in the budget."""
         self._budget.held -= self._bytes
-        self._bytes = self._kept = 0
+        self._bytes = self.kept = 0
         self._sent.clear()
         self._to_resend.clear()
 
@@ -203,7 +197,7 @@ class ResendBuffer(UnacknowledgedMessages):
         assert self._budget.held >= self._bytes >= 0
         assert all(sum(run.frame_sizes()) == len(run.data) for run in held)
         ids = [message_id for run in held for message_id in run.ids]
-        assert len(ids) == self._kept
+        assert len(ids) == self.kept
         if self._increasing and ids:
             assert ids == sorted(set(ids))
             assert self.reference is None or self.reference < ids[0]
@@ -293,6 +287,6 @@ class ResendBuffer(UnacknowledgedMessages):
     def _count(self, run: EncodedRun, sign: int) -> None:
         count = sign * len(run.ids)
         size = sign * (OVERHEAD_BYTES + len(run.data)) + ID_BYTES * count
-        self._kept += count
+        self.kept += count
         self._bytes += size
         self._budget.held += size

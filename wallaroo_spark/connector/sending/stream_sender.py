@@ -290,7 +290,7 @@ class StreamSender:
         return connection
 
     async def _turn(self, blocker: Callable[[], WaitingFor | None]) -> WorkerConnection | None:
-        """Wait until sending is not blocked, and return the connection. That holds until the caller awaits something."""
+        """Wait until sending is not blocked, and return the connection. That holds until the caller's next await."""
         state = self._state
         while True:
             state.check()

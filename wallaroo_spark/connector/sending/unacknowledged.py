@@ -57,13 +57,10 @@ class UnacknowledgedMessages(ABC):
         """Whether an ACK that came after the end has acknowledged everything."""
         self.begun_anew = False
         """Whether a worker no longer knew a reference that this process was told, and may have forgotten it."""
+        self.kept = 0
+        """Number of messages kept for resending."""
         self._increasing = increasing
         self._opened = False
-
-    @property
-    def kept(self) -> int:
-        """Number of messages kept for resending."""
-        return 0
 
     @property
     def resend_pending(self) -> bool:

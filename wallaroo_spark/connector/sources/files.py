@@ -46,7 +46,7 @@ class _FileSource:
     ) -> None:
         if not isinstance(path, str | os.PathLike):
             raise wrong_type("path is a str or a path", path, "path")
-        self.path = Path(path)
+        self.path = self._reading = Path(path)
         self.name = name or os.fspath(path)
         self.follow = follow
         self._poll = poll
@@ -221,7 +221,10 @@ class Lines(_FileSource):
         for line, end in zip(lines, ends, strict=True):
             fitting = line
             if len(line) > self._longest:
-                complaint = self._complaint(line)
+                complaint = (
+                    f"file {self.path}, line {self._line_number(line)}: it has {len(line)} bytes, and the limit is "
+                    f"{self._longest}"
+                )
                 if self._too_long == "error":
                     self._refused = ConfigurationError(
                         f"{complaint}; shorten it, or leave such lines out or cut them (too_long, --long-lines)",
@@ -238,26 +241,17 @@ class Lines(_FileSource):
             kept_ends.append(end)
         return MessageColumns(kept, kept_ends)
 
-    def _complaint(self, line: bytes) -> str:
-        return (
-            f"file {self.path}, line {self._line_number(line)}: it has {len(line)} bytes, and the limit is "
-            f"{self._longest}"
-        )
-
     def _line_number(self, line: bytes) -> str:
         """The number of a line, found by reading the file from its beginning; for messages alone."""
         before = line[:_FOUND_BY]
         try:
-            with self._reread() as file:
+            with self._reading.open("rb") as file:
                 for number, found in enumerate(file, 1):
                     if found.startswith(before) and len(found.rstrip(b"\n")) == len(line):
                         return str(number)
         except OSError:
             pass
         return "unknown"
-
-    def _reread(self) -> BinaryIO:
-        return self.path.open("rb")
 
     def _check_boundary(self, file: BinaryIO, at: int) -> None:
         if at == 0:

@@ -80,7 +80,6 @@ class _RotatedFile(_FileSource):
         self._at = 0
         self._modified = 0
         self._ended = False
-        self._reading = self.path
 
     def read(self, after: int | None) -> AsyncIterator[Record]:
         """The records after reference ``after``. Raises as :meth:`Lines.read`; while reading, too."""
@@ -355,9 +354,6 @@ class RotatedLines(_RotatedFile, Lines):
                 path=str(self._reading),
                 reference=self._at,
             )
-
-    def _reread(self) -> BinaryIO:
-        return self._reading.open("rb")
 
 
 class RotatedFramed(_RotatedFile, Framed):

@@ -45,6 +45,16 @@ class StreamSpan(NamedTuple):
     """Index of its first message without EPHEMERAL."""
 
 
+class RefusedMessage(NamedTuple):
+    """A message of a run that violates the protocol."""
+
+    at: int
+    """Its index in the run."""
+    fault: Fault
+    reason: str
+    """The violation as a sentence for the peer."""
+
+
 class SessionStreams:
     """All streams of a session. Raises :class:`RemoteProtocolError` for events that their states do not allow."""
 
@@ -133,7 +143,7 @@ class SessionStreams:
         """
         stream = self.get(span.stream_id)
         if StreamEvent.MESSAGE not in self._revision.streams[stream.state]:
-            return Verdict(span, refused_at=span.first, fault=Fault.STREAM_NOT_OPEN, reason=_not_open(stream))
+            return Verdict(span, refusal=RefusedMessage(span.first, Fault.STREAM_NOT_OPEN, _not_open(stream)))
         if stream.state is StreamState.RESET:
             return Verdict(span, ignored=True)
         ephemeral = stream.ephemeral
@@ -145,9 +155,11 @@ class SessionStreams:
             return Verdict(span, ephemeral=ephemeral)
         if min(found) == span.after_eos:
             reason = f"MESSAGE for stream {span.stream_id} after its end; NOTIFY opens it again"
-            return Verdict(span, refused_at=min(found), fault=Fault.STREAM_NOT_OPEN, reason=reason, ephemeral=ephemeral)
-        reason = f"stream {span.stream_id} mixes EPHEMERAL messages with others; send them on separate streams"
-        return Verdict(span, refused_at=min(found), fault=Fault.MIXED_EPHEMERAL, reason=reason, ephemeral=ephemeral)
+            refusal = RefusedMessage(min(found), Fault.STREAM_NOT_OPEN, reason)
+        else:
+            reason = f"stream {span.stream_id} mixes EPHEMERAL messages with others; send them on separate streams"
+            refusal = RefusedMessage(min(found), Fault.MIXED_EPHEMERAL, reason)
+        return Verdict(span, refusal=refusal, ephemeral=ephemeral)
 
     def admit_plain(self, stream_ids: Iterable[int]) -> bool:
         """Admit and settle messages without flags, of streams that all may send messages.
@@ -185,12 +197,8 @@ class Verdict:
     """The checked span."""
     ignored: bool = False
     """Whether all its messages are ignored, because the stream is in state RESET."""
-    refused_at: int | None = None
-    """Index of its first message that violates the protocol; None when there is none."""
-    fault: Fault | None = None
-    """Kind of that violation."""
-    reason: str = ""
-    """The violation as a sentence for the peer."""
+    refusal: RefusedMessage | None = None
+    """The first message that violates the protocol; None when there is none."""
     ephemeral: bool = False
     """Whether its messages are EPHEMERAL."""
 

@@ -202,13 +202,11 @@ class WorkerSession(Session[WorkerEvent]):
         first protocol violation ends the session: messages in front of it are accepted, messages behind it are not.
         """
         verdicts = [self.streams.admit(span) for span in found]
-        refused = [v for v in verdicts if v.refused_at is not None and v.refused_at < count]
         end = count
-        if refused:
-            worst = min(refused, key=lambda v: v.refused_at if v.refused_at is not None else count)
-            assert worst.refused_at is not None
-            assert worst.fault is not None
-            end, error = worst.refused_at, broken(worst.fault, worst.reason)
+        refusals = [v.refusal for v in verdicts if v.refusal is not None and v.refusal.at < count]
+        if refusals:
+            end, fault, reason = min(refusals)
+            error = broken(fault, reason)
         for verdict in verdicts:
             self.streams.settle(verdict, end)
         if error is None and self._overdrawn:

@@ -149,10 +149,8 @@ class SinkWorkerSession(SinkSession[frames.Frame | messages.SinkMessage]):
 
     role, peer_role = Role.WORKER, Role.SINK
 
-    def __init__(self, max_frame_bytes: int) -> None:
-        super().__init__(max_frame_bytes)
-        self.reference = 0
-        """Reference in the sink's NOTIFY_ACK. It may include uncommitted rows, and may be 0 after a restart."""
+    reference = 0
+    """Reference in the sink's NOTIFY_ACK. It may include uncommitted rows, and may be 0 after a restart."""
 
     def hello(self, *, version: str, cookie: bytes, program: str, worker: str) -> bytes:
         """Send HELLO, the first frame. The sink names its output after ``worker``."""
