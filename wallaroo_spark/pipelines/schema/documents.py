@@ -223,7 +223,7 @@ class _TableReading:
 
 def _sketch(table: type, values: dict[str, Any]) -> Any:
     """An object of the fields that could be read; None without its name."""
-    made = object.__new__(table)
+    made: Any = object.__new__(table)
     for row in declared_rows(table):
         value = values.get(row.attribute, row.default)
         if value is MISSING:
