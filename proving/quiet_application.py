@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from wallaroo_spark.cli.sessions import THIS_MACHINE
+from wallaroo_spark.cli.sessions import LOG4J, THIS_MACHINE, log_to
 
 STREAM = "bench/events"
 SCHEMA = """
@@ -40,7 +40,7 @@ def quiet_application(folder: Path, slots: int = 3, **options: Any) -> Iterator[
     document.write_text(SCHEMA, encoding="utf-8")
     apply_files(SchemaStore(application), [str(document)], time.time())
     builder = SparkSession.builder.master(f"local[{slots}]").appName("publishing")
-    for name, value in THIS_MACHINE.items():
+    for name, value in (THIS_MACHINE | log_to(LOG4J)).items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")

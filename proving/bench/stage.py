@@ -19,7 +19,7 @@ from proving.bench.load_generator import Load
 from proving.bench.results.figures import rates
 from proving.bench.usage import cpu_by_role, grown
 from proving.processes import end
-from wallaroo_spark.cli.sessions import THIS_MACHINE
+from wallaroo_spark.cli.sessions import LOG4J, THIS_MACHINE, log_to
 from wallaroo_spark.receiver import Receiver
 from wallaroo_spark.registry import EmbeddedRedis
 
@@ -31,6 +31,7 @@ PRIME_SECONDS = 0.5
 PRIME_RATE = 20_000.0
 SETTINGS = {
     **THIS_MACHINE,
+    **log_to(LOG4J),
     "spark.driver.memory": "2g",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",

@@ -17,7 +17,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from wallaroo_spark.cli.sessions import THIS_MACHINE
+from wallaroo_spark.cli.sessions import LOG4J, THIS_MACHINE, log_to
 from wallaroo_spark.engine.operator.processor import run_keys
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages.plans import PartitionPlan, PipelinePlan, StagePlan
@@ -81,6 +81,7 @@ def main() -> None:
 
     settings = {
         **THIS_MACHINE,
+        **log_to(LOG4J),
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.streaming.stateStore.providerClass": (
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"

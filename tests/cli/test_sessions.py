@@ -14,7 +14,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.waiting import SECONDS
-from wallaroo_spark.cli.sessions import LOG4J, NoiseFilter, defaults
+from wallaroo_spark.cli.sessions import LOG4J, VFORK, NoiseFilter, defaults, log_to, quick_processes
 
 VERB = str(Path(sys.executable).with_name("wallaroo-spark"))
 FOREIGN = ("PYSPARK_GATEWAY_PORT", "SPARK_REMOTE", "MASTER", "SPARK_HOME", "SPARK_CONF_DIR", "SPARK_LOCAL_IP")
@@ -135,3 +135,27 @@ def test_lines_of_others_pass_however_they_are_cut() -> None:
         passing = NoiseFilter()
         found = b"".join(passing.passed(given[at : at + size]) for at in range(0, len(given), size))
         assert found + passing.passed(b"") == shown + b"\n", json.dumps(size)
+
+
+@pytest.mark.parametrize(
+    ("release", "expected"),
+    [
+        ('IMPLEMENTOR="x"\nJAVA_VERSION="17.0.15"\n', VFORK),
+        ('JAVA_VERSION="25"\n', VFORK),
+        ('JAVA_VERSION="26.0.1"\n', ""),
+        ("nothing", ""),
+        (None, ""),
+    ],
+)
+def test_a_java_that_has_it_starts_processes_without_its_helper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str | None, expected: str
+) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.touch(0o755)
+    if release is not None:
+        (tmp_path / "release").write_text(release)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+
+    assert quick_processes() == expected
+    assert log_to(LOG4J)["spark.driver.extraJavaOptions"].endswith(expected or '.properties"')

@@ -14,6 +14,7 @@ import contextlib
 import os
 import re
 import select
+import shutil
 import sys
 import threading
 import time
@@ -122,6 +123,11 @@ THIS_MACHINE = QUIET | NO_UI | ON_LOOPBACK
 LOG4J = Path(__file__).with_name("log4j2.properties")
 """The file for Log4j: without it Java prints warnings before Python can change the level."""
 
+VFORK = "-Djdk.lang.Process.launchMechanism=VFORK"
+JAVA_WITH_VFORK = range(17, 26)
+"""Java 26 warns of the option, and a Java without it starts no process at all."""
+_JAVA_VERSION = re.compile(r'^JAVA_VERSION="(\d+)', re.MULTILINE)
+
 _JAVA_CLASS = re.compile(r"^: (?:[\w$]+\.)+[\w$]+: ")
 _LONGEST = 500
 
@@ -181,8 +187,26 @@ def defaults(settings: Mapping[str, str], slots: int) -> dict[str, str]:
 
 
 def log_to(file: Path) -> dict[str, str]:
-    """The setting that makes Java use a file of settings for Log4j."""
-    return {"spark.driver.extraJavaOptions": f'-Dlog4j2.configurationFile="{file.as_uri()}"'}
+    """The setting that makes Java use a file of settings for Log4j; it has :func:`quick_processes`, too."""
+    options = f'-Dlog4j2.configurationFile="{file.as_uri()}" {quick_processes()}'
+    return {"spark.driver.extraJavaOptions": options.strip()}
+
+
+def quick_processes() -> str:
+    """The option by which Java starts processes without its helper program; empty for a Java that may not have it.
+
+    Spark's batches start some six processes each, for the permissions of files.
+    Source: ``docs/decisions/price-of-a-batch.md``.
+    """
+    java = shutil.which(os.path.join(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else "java")
+    if java is None or sys.platform != "linux":
+        return ""
+    try:
+        release = Path(os.path.realpath(java)).parents[1].joinpath("release").read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+    found = _JAVA_VERSION.search(release)
+    return VFORK if found and int(found[1]) in JAVA_WITH_VFORK else ""
 
 
 def ui_address(session: Any) -> str:
