@@ -187,6 +187,31 @@ def test_the_lag_is_the_rows_behind_the_last_plan(fleet: LiveFleet, make_reader:
     assert report["streams"]["shop-a"][stream] == 10
 
 
+def test_an_answer_to_an_idle_query_waits_for_a_message(
+    fleet: LiveFleet, make_reader: MakeReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wallaroo_spark.source.reader.WAIT_SECONDS", SECONDS)
+    monkeypatch.setattr("wallaroo_spark.source.reader.POLLED_SECONDS", 0.0)
+    fleet.start(0)
+    fleet.begin()
+    reader = make_reader()
+    start = reader.initialOffset()
+    eventually(
+        lambda: reader.latestOffset(start, EVERYTHING) == start and reader._nothing.holds(reader._fleet.stamp, start)
+    )
+
+    monkeypatch.setattr("wallaroo_spark.source.reader.POLLED_SECONDS", 2 * SECONDS)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(reader.latestOffset, start, EVERYTHING)
+        send(fleet, "orders", 1)
+        end = waiting.result(SECONDS)
+        # A worker that is found, or leaves, ends a wait too.
+        while end == start:
+            end = reader.latestOffset(start, EVERYTHING)
+
+    assert end != start
+
+
 def test_rows_that_only_a_progress_report_has_counted_are_planned(
     fleet: LiveFleet, make_reader: MakeReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
