@@ -235,11 +235,7 @@ class ConnectorSink:
                     "slow tasks twice here (spark.speculation)",
                     code="sink-partition-twice",
                 )
-        for name in client.prepared:
-            client.decide(name, False)
-        left = set(client.prepared).intersection(await client.uncommitted())
-        if left:
-            raise client.refused(f"it does not abort {', '.join(sorted(left)[:3])}")
+        await client.abort(client.prepared)
 
     async def _commit(self, one: Prepared) -> None:
         known = {shown(address): address for address in self.addresses}
@@ -283,27 +279,22 @@ class ConnectorSink:
 
     async def _abort(self, unwanted: tuple[int, set[str]]) -> None:
         partition, names = unwanted
-
-        async def tell() -> None:
-            async with await self._as_worker(partition) as client:
-                for name in names.intersection(client.prepared):
-                    client.decide(name, False)
-                left = names.intersection(await client.uncommitted())
-                if left:
-                    raise client.refused(f"it does not abort {', '.join(sorted(left)[:3])}")
-
-        await self._reached(tell)
+        await self._as_worker(partition, lambda client: client.abort(names.intersection(client.prepared)))
 
     async def _uncommitted(self, partition: int) -> tuple[str, ...]:
-        async def ask() -> tuple[str, ...]:
-            async with await self._as_worker(partition) as client:
-                return client.prepared
+        async def listed(client: SinkClient) -> tuple[str, ...]:
+            return client.prepared
 
-        return await self._reached(ask)
+        return await self._as_worker(partition, listed)
 
-    async def _as_worker(self, partition: int) -> SinkClient:
-        start = self._start(partition) or 0
-        return await SinkClient.open(self.address(partition), self.worker(partition), self.settings, start)
+    async def _as_worker(self, partition: int, act: Callable[[SinkClient], Awaitable[Result]]) -> Result:
+        address, worker, start = self.address(partition), self.worker(partition), self._start(partition) or 0
+
+        async def acted() -> Result:
+            async with await SinkClient.open(address, worker, self.settings, start) as client:
+                return await act(client)
+
+        return await self._reached(acted)
 
     async def _reached(self, act: Callable[[], Awaitable[Result]]) -> Result:
         """Return the result of ``act``, which is repeated while the sink cannot be reached.
@@ -371,11 +362,7 @@ def _explained(
 
 
 def _run(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine to its end, also in a thread that already runs an event loop, as in a notebook."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(work)
+    """Run a coroutine to its end. A thread of its own does it, as the caller's may run an event loop: in a notebook."""
     thread = LoopThread("wallaroo-sink")
     try:
         return thread.call(lambda: work)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Self, TypeVar
 
 from wallaroo_spark.errors import RemoteProtocolError, SinkError, TransportError, one_line
@@ -134,6 +134,14 @@ class SinkClient:
         """Send PHASE2. It has no answer: the answer to a later request shows that it has arrived."""
         log.debug("> %s: PHASE2 %s %s", self._stream.peer, transaction, commit)
         self._stream.write(self._session.control(messages.Phase2(transaction, commit)))
+
+    async def abort(self, transactions: Collection[str]) -> None:
+        """Decide transactions to abort. Raises :class:`SinkError` when the sink lists one of them still."""
+        for transaction in transactions:
+            self.decide(transaction, False)
+        left = set(transactions).intersection(await self.uncommitted())
+        if left:
+            raise self.refused(f"it does not abort {', '.join(sorted(left)[:3])}")
 
     async def uncommitted(self) -> tuple[str, ...]:
         """Send LIST_UNCOMMITTED; return the ids of the worker's transactions that wait for a decision."""

@@ -7,6 +7,7 @@ file, socket or clock. Their states are ``TRANSACTION`` in ``wallaroo_spark/sink
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
@@ -47,26 +48,19 @@ def decode_log(data: bytes, where: str) -> tuple[list[dict[str, Any]], int]:
     The last line may be damaged by a crash while it was written; it was not acknowledged then. Raises
     :class:`SinkError` when whole records follow a damaged one.
     """
-    records: list[dict[str, Any]] = []
-    at = end = 0
-    damaged = False
-    for line in data.splitlines(keepends=True):
-        record = decode_record(line)
-        if record is not None and damaged:
-            raise SinkError(
-                f"{where} is damaged at byte {end}, and goes on behind it; restore it from a copy, and find out which "
-                "of its transactions are in the outputs before it is used again",
-                code="sink-log-damaged",
-                path=where,
-                offset=end,
-            )
-        at += len(line)
-        if record is None:
-            damaged = True
-        else:
-            records.append(record)
-            end = at
-    return records, end
+    lines = data.splitlines(keepends=True)
+    found = [decode_record(line) for line in lines]
+    records = [*itertools.takewhile(lambda record: record is not None, found)]
+    end = sum(map(len, lines[: len(records)]))
+    if any(record is not None for record in found[len(records) :]):
+        raise SinkError(
+            f"{where} is damaged at byte {end}, and goes on behind it; restore it from a copy, and find out which "
+            "of its transactions are in the outputs before it is used again",
+            code="sink-log-damaged",
+            path=where,
+            offset=end,
+        )
+    return [record for record in records if record is not None], end
 
 
 class Journal:
@@ -111,17 +105,12 @@ class Journal:
         """Replace the whole log by these records, atomically and durably."""
         lines = [encode_record(record) for record in records]
         shorter = self._path.with_name(self._path.name + ".new")
-        file = shorter.open("wb", buffering=0)
-        try:
+        with shorter.open("wb", buffering=0) as file:
             file.write(b"".join(lines))
             sync_open_file(file.fileno())
             passed(SinkStep.SERVER_LOG_REWRITTEN)
             os.replace(shorter, self._path)
-        except OSError:
-            file.close()
-            raise
         sync(self._path.parent)
-        file.close()
         self._file.close()
         self._file = self._path.open("ab", buffering=0)
         self._end, self.lines = sum(map(len, lines)), len(lines)
@@ -135,7 +124,12 @@ LONGEST_ID = 1024
 """The most bytes of a transaction's id. A choice: the type ``short_bytes`` of the protocol would permit 64 KiB."""
 
 LogRecord = Mapping[str, Any]
-_EVENTS = {"commit": TransactionEvent.COMMIT, "abort": TransactionEvent.ABORT, "append": TransactionEvent.APPENDED}
+_EVENTS = {
+    "prepare": TransactionEvent.PHASE1,
+    "commit": TransactionEvent.COMMIT,
+    "abort": TransactionEvent.ABORT,
+    "append": TransactionEvent.APPENDED,
+}
 
 
 @dataclass(frozen=True)
@@ -158,17 +152,14 @@ class ServerTransactions:
     """The length of every worker's output, and the transactions in progress. Only :meth:`apply` changes them."""
 
     def __init__(self) -> None:
-        self._offsets: dict[str, int] = {}
+        self.offsets: dict[str, int] = {}
+        """Every worker's offset."""
         self._parts: dict[str, OutputPart] = {}
         self._states: dict[str, TransactionState] = {}
 
     def offset(self, worker: str) -> int:
         """Return the number of bytes in the worker's output that readers see: its point of reference."""
-        return self._offsets.get(worker, 0)
-
-    def outputs(self) -> Mapping[str, int]:
-        """Every worker's offset."""
-        return self._offsets
+        return self.offsets.get(worker, 0)
 
     def parts(self) -> Iterator[OutputPart]:
         """Iterate over the prepared and committed transactions whose rows are not in the output yet."""
@@ -216,40 +207,30 @@ class ServerTransactions:
         """
         do = record["do"]
         if do == "offset":
-            self._offsets[record["worker"]] = record["offset"]
-        elif do == "prepare":
-            part = OutputPart(**{name: value for name, value in record.items() if name != "do"})
-            self._turn(part.transaction, TransactionEvent.PHASE1)
-            self._parts[part.transaction] = part
-        else:
-            self._decide(record["transaction"], _EVENTS[do])
-
-    def _decide(self, transaction: str, event: TransactionEvent) -> None:
-        part = self._parts.get(transaction)
-        state = self._turn(transaction, event)
-        if part is None or state in (TransactionState.PREPARED, TransactionState.COMMITTED):
+            self.offsets[record["worker"]] = record["offset"]
             return
-        if state is TransactionState.APPLIED:
-            self._offsets[part.worker] = part.end
-        del self._parts[transaction], self._states[transaction]
-
-    def _turn(self, transaction: str, event: TransactionEvent) -> TransactionState:
-        state = self.state(transaction)
+        name = record["transaction"]
+        state, event = self.state(name), _EVENTS[do]
         after = TRANSACTION[state].get(event)
         if after is None:
             raise SinkError(
-                f"transaction {transaction!r} is {state}, and '{event}' cannot follow; the log is not whole",
+                f"transaction {name!r} is {state}, and '{event}' cannot follow; the log is not whole",
                 code="sink-log-damaged",
-                transaction=transaction,
+                transaction=name,
             )
-        if after is not TransactionState.UNKNOWN or state is not TransactionState.UNKNOWN:
-            self._states[transaction] = after
-        return after
+        if do == "prepare":
+            self._parts[name] = OutputPart(**{field: value for field, value in record.items() if field != "do"})
+        if after not in (TransactionState.UNKNOWN, TransactionState.APPLIED):
+            self._states[name] = after
+        elif (part := self._parts.pop(name, None)) is not None:
+            del self._states[name]
+            if after is TransactionState.APPLIED:
+                self.offsets[part.worker] = part.end
 
     def records(self) -> list[LogRecord]:
         """Return the shortest log with the same result."""
         records: list[LogRecord] = [
-            {"do": "offset", "worker": worker, "offset": offset} for worker, offset in self._offsets.items()
+            {"do": "offset", "worker": worker, "offset": offset} for worker, offset in self.offsets.items()
         ]
         for name, part in self._parts.items():
             records.append(prepare_record(part))

@@ -160,7 +160,11 @@ class OutputDirectory:
         with self._of(part.worker):
             if self.transactions.state(transaction) is TransactionState.PREPARED:
                 do = "commit" if commit else "abort"
-                self._must_log({"do": do, "transaction": transaction})
+                if problem := self._logged({"do": do, "transaction": transaction}):
+                    raise SinkError(
+                        f"transaction {transaction}: {problem}; make room, and decide it again",
+                        code="sink-write-failed",
+                    )
                 if not commit:
                     self._remove(part)
                     return
@@ -215,8 +219,10 @@ class OutputDirectory:
 
     def _settle_all(self) -> None:
         """Append the committed parts to their outputs, and delete parts that are not in the log."""
-        for worker, offset in self.transactions.outputs().items():
-            self._check(worker, offset)
+        for worker, offset in self.transactions.offsets.items():
+            waiting = self.transactions.of_worker(worker, TransactionState.COMMITTED)
+            if problem := self._misfit(worker, offset, waiting.end if waiting is not None else offset):
+                raise SinkError(problem, code="sink-log-damaged", path=str(self.output(worker)))
         known = {part.file for part in self.transactions.parts()}
         for path in self._hidden.glob("*.part"):
             if path.name not in known:
@@ -225,12 +231,6 @@ class OutputDirectory:
             if self.transactions.state(part.transaction) is TransactionState.COMMITTED:
                 self._append(part)
         self._shorten()
-
-    def _check(self, worker: str, offset: int) -> None:
-        waiting = self.transactions.of_worker(worker, TransactionState.COMMITTED)
-        problem = self._misfit(worker, offset, waiting.end if waiting is not None else offset)
-        if problem:
-            raise SinkError(problem, code="sink-log-damaged", path=str(self.output(worker)))
 
     def _misfit(self, worker: str, least: int, most: int) -> str:
         """Return a sentence when the output's size is not between ``least`` and ``most`` bytes; empty otherwise."""
@@ -288,14 +288,6 @@ class OutputDirectory:
         except OSError as error:
             return f"the log in {self._hidden} cannot be written: {error.strerror or error}"
         return ""
-
-    def _must_log(self, record: LogRecord) -> None:
-        problem = self._logged(record)
-        if problem:
-            raise SinkError(
-                f"transaction {record['transaction']}: {problem}; make room, and decide it again",
-                code="sink-write-failed",
-            )
 
     def _log(self, record: LogRecord, *, synced: bool = True) -> None:
         with self._mutex:

@@ -15,7 +15,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -30,7 +30,7 @@ from wallaroo_spark.sidecar import durable
 from wallaroo_spark.sidecar.task_access import write_arrow
 from wallaroo_spark.sinks.interface import Prepared, Transaction
 from wallaroo_spark.sinks.settings import FilesSettings
-from wallaroo_spark.sinks.stores.staged_rows import StagedRows, file_of, transaction_of
+from wallaroo_spark.sinks.stores.staged_rows import StagedRows, explained, file_of, transaction_of
 from wallaroo_spark.sinks.writer import BatchWriter, transactional
 from wallaroo_spark.steps import SinkStep, passed
 from wallaroo_spark.storage.locations import Location, for_tasks, open_location, session
@@ -161,12 +161,18 @@ class FilesSink:
                 raise self._taken(transaction.batch, "is committed already")
             if first is None:
                 return Prepared(transaction, 0)
-            counted = _Counted(chain([first], pieces))
+            counts: list[int] = []
+
+            def counted() -> Iterator[pa.RecordBatch]:
+                for piece in chain([first], pieces):
+                    counts.append(piece.num_rows)
+                    yield piece
+
             path = f"{self._staging}/{self._file(transaction)}"
             durable.make_folder(self._opened[0], self._staging)
             with durable.new_file(self._opened[0], path) as stream:
-                FORMATS[self._format](stream, first.schema, counted)
-        return Prepared(transaction, counted.rows)
+                FORMATS[self._format](stream, first.schema, counted())
+        return Prepared(transaction, sum(counts))
 
     def commit(self, batch: int, prepared: Sequence[Prepared]) -> None:
         """Move the batch's files to one folder, and rename that folder to its final name."""
@@ -271,30 +277,8 @@ class FilesSink:
             batch=batch,
         )
 
-    @contextmanager
-    def _explained(self, action: str) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, pa.ArrowException) as error:
-            raise SinkError(
-                f"sink {self.name}: could not {action} in {self._path}: {error}; check that there is room and that "
-                "driver and executors may write there",
-                code="sink-write-failed",
-                path=self._path,
-            ) from error
-
-
-class _Counted(Iterator[pa.RecordBatch]):
-    """Iterates over record batches and counts their rows."""
-
-    def __init__(self, pieces: Iterable[pa.RecordBatch]) -> None:
-        self._pieces = iter(pieces)
-        self.rows = 0
-
-    def __next__(self) -> pa.RecordBatch:
-        piece = next(self._pieces)
-        self.rows += piece.num_rows
-        return piece
+    def _explained(self, action: str) -> AbstractContextManager[None]:
+        return explained(self.name, action, str(self._path), OSError, pa.ArrowException)
 
 
 def _folder(batch: int) -> str:

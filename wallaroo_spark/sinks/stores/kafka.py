@@ -308,19 +308,17 @@ class KafkaSink(StagedSink):
             mark = Mark(self._stage.identity(), batch)
             try:
                 with self._explained(f"take batch {batch}"):
-                    self._append(mark, prepared)
+                    session = self._session = self._session or self._begin()
+                    known = session.mark
+                    if known is None or known.identity != mark.identity or known.batch < batch:
+                        session.append(mark, self._records(prepared))
             except BaseException:
                 self._session = None
                 raise
         self._stage.clear(batch)
 
-    def _append(self, mark: Mark, prepared: Sequence[Prepared]) -> None:
-        if self._session is None:
-            marks = f"wallaroo-commits-{self.name}"
-            self._session = BatchProducer(self._place(), self.name, marks, self._transaction_timeout)
-        known = self._session.mark
-        if known is None or known.identity != mark.identity or known.batch < mark.batch:
-            self._session.append(mark, self._records(prepared))
+    def _begin(self) -> BatchProducer:
+        return BatchProducer(self._place(), self.name, f"wallaroo-commits-{self.name}", self._transaction_timeout)
 
     def _records(self, prepared: Sequence[Prepared]) -> Iterator[KafkaRecord]:
         for piece in self._stage.read(prepared):

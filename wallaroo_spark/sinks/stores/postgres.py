@@ -199,7 +199,8 @@ class PostgresSink:
             if first is None:
                 return Prepared(transaction, 0)
             names = list(first.schema.names)
-            check_columns(first.schema, self._table, self._columns(connection, target))
+            columns = [TableColumn(*row) for row in connection.execute(_COLUMNS, (target.oid,))]
+            check_columns(first.schema, self._table, columns)
             if mode == TWO_PHASE:
                 into = target.quoted
             else:
@@ -244,12 +245,9 @@ class PostgresSink:
             return self._found(connection, self._target(connection))
 
     def _found(self, connection: _Connection, target: _Target) -> list[Transaction]:
-        texts = [row[0] for row in connection.execute(_PREPARED)]
-        texts += [
-            row[0]
-            for row in connection.execute(_STAGED, (sql.Identifier(target.schema).as_string(connection), _STAGING))
-        ]
-        found = (Transaction.parse(text or "") for text in texts)
+        schema = sql.Identifier(target.schema).as_string(connection)
+        texts = [*connection.execute(_PREPARED), *connection.execute(_STAGED, (schema, _STAGING))]
+        found = (Transaction.parse(text or "") for (text,) in texts)
         return [one for one in found if one is not None and one.sink == self.name]
 
     def _abort(self, connection: _Connection, target: _Target, transactions: Iterable[Transaction]) -> None:
@@ -307,9 +305,6 @@ class PostgresSink:
         like = "INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING IDENTITY INCLUDING GENERATED"
         connection.execute(_sql("CREATE TABLE {} (LIKE {} " + like + ")", into, target.quoted))
         connection.execute(_sql("COMMENT ON TABLE {} IS {}", into, sql.Literal(transaction.id)))
-
-    def _columns(self, connection: _Connection, target: _Target) -> list[TableColumn]:
-        return [TableColumn(*row) for row in connection.execute(_COLUMNS, (target.oid,))]
 
     def _mode_of(self, connection: _Connection) -> str:
         allowed = int(_one(connection, "SHOW max_prepared_transactions"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 
 import pyarrow as pa
@@ -113,6 +114,20 @@ class StagedRows:
             rows=prepared.rows,
             found=found,
         )
+
+
+@contextmanager
+def explained(sink: str, action: str, place: str, *errors: type[Exception]) -> Iterator[None]:
+    """Raise errors of writing at a place as :class:`SinkError`; ``action`` is what the sink could not do."""
+    try:
+        yield
+    except errors as error:
+        raise SinkError(
+            f"sink {sink}: could not {action} in {place}: {error}; check that there is room and that driver and "
+            "executors may write there",
+            code="sink-write-failed",
+            path=place,
+        ) from error
 
 
 class StagedSink:

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import json
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,7 @@ from wallaroo_spark.sidecar.task_access import write_arrow
 from wallaroo_spark.sinks.interface import Prepared, Transaction
 from wallaroo_spark.sinks.settings import StreamSettings
 from wallaroo_spark.sinks.stores.event_rows import RowEvent, RowReader
-from wallaroo_spark.sinks.stores.staged_rows import StagedRows, transaction_of
+from wallaroo_spark.sinks.stores.staged_rows import StagedRows, explained, transaction_of
 from wallaroo_spark.sinks.writer import BatchWriter, transactional
 from wallaroo_spark.steps import SinkStep, passed
 from wallaroo_spark.storage.locations import Location, for_tasks, session
@@ -146,7 +146,7 @@ class StreamSink:
         generation = self._generation(batch)
         if given and not self._is_readable(generation):
             target = SidecarFolder(self._application, INBOX, self._folder, generation_name(generation), spark=session())
-            with self._explained(f"commit batch {batch}"):
+            with explained(self.name, f"commit batch {batch}", self._own.identity, OSError, CheckpointError):
                 target.folder()
                 there = set(target.names())
                 for sequence, (staged, rows, size) in enumerate(given, 1):
@@ -262,36 +262,6 @@ class StreamSink:
         unread = inbox.unread(positions_of(offsets[0]["inbox"]) if offsets else {})
         return sum(file.bytes for some in unread.get(self._folder, {}).values() for file in some)
 
-    @contextmanager
-    def _explained(self, action: str) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, CheckpointError) as error:
-            raise SinkError(
-                f"sink {self.name}: could not {action} in {self._own.identity}: {error}; check that there is room and "
-                "that driver and executors may write there",
-                code="sink-write-failed",
-                path=self._own.identity,
-            ) from error
-
-
-class _Rows:
-    """Events of one partition that wait for a file, in parts of which each is one row of it."""
-
-    def __init__(self) -> None:
-        self.parts: list[list[CloudEvent]] = []
-        self._room = 0
-
-    def add(self, event: CloudEvent) -> int:
-        """Add an event; return its bytes."""
-        size = event.size
-        if self._room <= 0 or len(self.parts[-1]) >= ROW_EVENTS:
-            self.parts.append([])
-            self._room = ROW_BYTES
-        self._room -= size
-        self.parts[-1].append(event)
-        return size
-
 
 class _Writing:
     """The files of one transaction."""
@@ -300,7 +270,7 @@ class _Writing:
         self.files: list[InboxFile] = []
         """The files so far: their number of events, and their bytes."""
         self._folder, self._transaction, self._origin, self._known = folder, transaction, origin, known
-        self._waiting: dict[tuple[PartitionKey, int], _Rows] = {}
+        self._waiting: defaultdict[tuple[PartitionKey, int], list[CloudEvent]] = defaultdict(list)
         self._events = self._bytes = self._place = 0
 
     def add(self, stream: str, one: RowEvent) -> None:
@@ -311,11 +281,9 @@ class _Writing:
         else:
             # The number 0 says that the row has named the partition.
             key = PartitionKey(stream, one.partition), 0
-        rows = self._waiting.get(key)
-        if rows is None:
-            rows = self._waiting[key] = _Rows()
+        self._waiting[key].append(one.event)
         self._events += 1
-        self._bytes += rows.add(one.event)
+        self._bytes += one.event.size
         if self._events >= FILE_EVENTS or self._bytes >= FILE_BYTES:
             self.write()
 
@@ -328,7 +296,7 @@ class _Writing:
         rows = [
             (key, encode(RecordsPublished(reply, tuple(part), Durability.RECEIVED, known)))
             for (key, known), some in self._waiting.items()
-            for part in some.parts
+            for part in _rows_of(some)
         ]
         batch = received_rows(self._origin, self._transaction.partition, rows, self._place)
         name = _file_of(self._transaction, len(self.files))
@@ -343,9 +311,22 @@ class _Writing:
                 transaction=self._transaction.id,
             ) from error
         self.files.append(InboxFile(len(self.files), self._events, sum(len(event) for _, event in rows)))
-        self._waiting = {}
+        self._waiting.clear()
         self._place += len(rows)
         self._events = self._bytes = 0
+
+
+def _rows_of(events: list[CloudEvent]) -> Iterator[list[CloudEvent]]:
+    """The events of one partition in parts, each of which is one row of a file."""
+    part: list[CloudEvent] = []
+    size = 0
+    for event in events:
+        if size >= ROW_BYTES or len(part) >= ROW_EVENTS:
+            yield part
+            part, size = [], 0
+        part.append(event)
+        size += event.size
+    yield part
 
 
 def _file_of(transaction: Transaction, number: int) -> str:

@@ -72,7 +72,9 @@ class Coordinator:
         self._overrule({batch})
         for number, prepared in self._decisions.unfinished().items():
             log.warning("sink %s: batch %d was decided and not finished; it is finished now", self._sink.name, number)
-            self._tell(_found(number), prepared)
+            state = BatchRun(number)
+            state.on(BatchEvent.FOUND_COMMITTED)
+            self._tell(state, prepared)
         found = list(self._sink.recover())
         if not found:
             return
@@ -184,13 +186,6 @@ class Coordinator:
             log.warning("sink %s: batch %d is aborted later: %s", self._sink.name, state.batch, error)
             return
         state.on(BatchEvent.THROWN_AWAY)
-
-
-def _found(batch: int) -> BatchRun:
-    """Return the run of a batch whose decision to commit is in the log."""
-    state = BatchRun(batch)
-    state.on(BatchEvent.FOUND_COMMITTED)
-    return state
 
 
 def _unanimous(name: str, batch: int, votes: Sequence[Vote]) -> list[Prepared]:
