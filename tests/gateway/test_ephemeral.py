@@ -30,7 +30,7 @@ def nothing() -> None:
 
 
 def test_an_exchange_gives_one_receiver_of_each_group_with_room_a_copy() -> None:
-    exchanges = Exchanges(GatewayLimits(exchange_messages=1), lambda free: free[0])
+    exchanges = Exchanges(GatewayLimits(exchange_messages=1), lambda free: free[0], ByteBudget(1 << 20))
     assert exchanges.send("e", event("0")) == 0
     first, second = exchanges.join("e", "a", nothing), exchanges.join("e", "a", nothing)
     other = exchanges.join("e", "b", nothing)
@@ -46,7 +46,7 @@ def test_an_exchange_gives_one_receiver_of_each_group_with_room_a_copy() -> None
 
 
 def test_calls_go_to_the_consumer_with_most_room_and_wait_when_all_are_busy() -> None:
-    endpoints = Endpoints(GatewayLimits())
+    endpoints = Endpoints(GatewayLimits(), ByteBudget(1 << 20))
     with pytest.raises(Refused) as caught:
         endpoints.call("e", event("x"), STREAMING, nothing)
     assert (caught.value.status, caught.value.code) == ("FAILED_PRECONDITION", "no-consumer")
@@ -70,7 +70,7 @@ def test_calls_go_to_the_consumer_with_most_room_and_wait_when_all_are_busy() ->
 
 
 def test_consumers_take_turns_and_a_new_one_has_no_more_calls_than_the_others() -> None:
-    endpoints = Endpoints(GatewayLimits())
+    endpoints = Endpoints(GatewayLimits(), ByteBudget(1 << 20))
     consumers = [endpoints.serve("e", 10, nothing)]
 
     def call() -> Consumer:
@@ -88,7 +88,7 @@ def test_consumers_take_turns_and_a_new_one_has_no_more_calls_than_the_others() 
 
 def test_a_consumer_whose_calls_fail_rests_while_another_answers() -> None:
     now = [0.0]
-    endpoints = Endpoints(GatewayLimits(), clock=lambda: now[0])
+    endpoints = Endpoints(GatewayLimits(), ByteBudget(1 << 20), clock=lambda: now[0])
     good, broken = endpoints.serve("e", 1, nothing), endpoints.serve("e", 50, nothing)
     failed = answered = 0
     for _ in range(320):
@@ -108,7 +108,7 @@ def test_a_consumer_whose_calls_fail_rests_while_another_answers() -> None:
 
 def test_calls_wait_for_those_that_do_not_rest_and_all_that_rest_are_used() -> None:
     now = [0.0]
-    endpoints = Endpoints(GatewayLimits(), clock=lambda: now[0])
+    endpoints = Endpoints(GatewayLimits(), ByteBudget(1 << 20), clock=lambda: now[0])
     first, second = endpoints.serve("e", 1, nothing), endpoints.serve("e", 1, nothing)
     for consumer in (first, second) * 3:
         call = endpoints.call("e", event("q"), (True, True), nothing)
@@ -126,7 +126,7 @@ def test_calls_wait_for_those_that_do_not_rest_and_all_that_rest_are_used() -> N
 
 
 def test_a_call_whose_time_is_over_is_a_failure_of_its_consumer_and_one_that_was_cancelled_is_not() -> None:
-    endpoints = Endpoints(GatewayLimits(), clock=lambda: 0.0)
+    endpoints = Endpoints(GatewayLimits(), ByteBudget(1 << 20), clock=lambda: 0.0)
     consumer = endpoints.serve("e", 1, nothing)
     for late in (True, False, True):
         call = endpoints.call("e", event("q"), (True, True), nothing)
@@ -137,7 +137,7 @@ def test_a_call_whose_time_is_over_is_a_failure_of_its_consumer_and_one_that_was
 
 
 def test_a_consumer_may_forget_a_call_behind_its_end_and_behind_gone() -> None:
-    endpoints = Endpoints(GatewayLimits())
+    endpoints = Endpoints(GatewayLimits(), ByteBudget(1 << 20))
     consumer = endpoints.serve("e", 2, nothing)
     ended, left = (endpoints.call("e", event("q"), STREAMING, nothing) for _ in range(2))
     assert [one.call for one in iter(consumer.take, None) if one is not None] == [1, 2]
@@ -152,7 +152,7 @@ def test_a_consumer_may_forget_a_call_behind_its_end_and_behind_gone() -> None:
 
 
 def test_a_single_answer_ends_the_call_and_later_ones_are_dropped() -> None:
-    endpoints = Endpoints(GatewayLimits())
+    endpoints = Endpoints(GatewayLimits(), ByteBudget(1 << 20))
     consumer = endpoints.serve("e", 1, nothing)
     call = endpoints.call("e", event("q"), (True, True), nothing)
     given = consumer.take()
@@ -169,7 +169,7 @@ def test_a_single_answer_ends_the_call_and_later_ones_are_dropped() -> None:
 
 
 def test_a_caller_that_does_not_read_ends_and_its_consumer_is_told() -> None:
-    endpoints = Endpoints(GatewayLimits(call_messages=2))
+    endpoints = Endpoints(GatewayLimits(call_messages=2), ByteBudget(1 << 20))
     consumer = endpoints.serve("e", 1, nothing)
     call = endpoints.call("e", event("q"), STREAMING, nothing)
     taken = [consumer.take()]
@@ -208,7 +208,7 @@ def test_messages_of_calls_and_exchanges_have_one_limit_for_all_clients() -> Non
 
 
 def test_the_messages_of_each_call_keep_their_order_and_calls_take_turns() -> None:
-    endpoints = Endpoints(GatewayLimits())
+    endpoints = Endpoints(GatewayLimits(), ByteBudget(1 << 20))
     consumer = endpoints.serve("e", 2, nothing)
     calls = [endpoints.call("e", event(f"{one}1"), STREAMING, nothing) for one in "ab"]
     for call, one in zip(calls, "ab", strict=True):
@@ -219,7 +219,7 @@ def test_the_messages_of_each_call_keep_their_order_and_calls_take_turns() -> No
 
 
 def test_a_consumer_that_retires_ends_after_its_last_call() -> None:
-    endpoints = Endpoints(GatewayLimits())
+    endpoints = Endpoints(GatewayLimits(), ByteBudget(1 << 20))
     consumer = endpoints.serve("e", 2, nothing)
     endpoints.call("e", event("q"), STREAMING, nothing)
     consumer.take()

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -64,31 +64,29 @@ async def open_channel(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+@dataclass(eq=False)
 class MemberChannel:
     """Serves one member until its client or the gateway ends. ``check`` raises Refused when it has lost its right."""
 
-    def __init__(
-        self, gateway: Gateway, context: Any, check: Callable[[], None], may_publish: Callable[[str], None]
-    ) -> None:
-        self._gateway = gateway
-        self._context = context
-        self._check = check
-        self._may_publish = may_publish
-        self._wake = asyncio.Event()
-        self._ended = asyncio.Event()
-        self._taken = asyncio.Event()
-        self._member: JoinedMember | None = None
+    gateway: Gateway
+    context: Any
+    check: Callable[[], None]
+    may_publish: Callable[[str], None]
+    _wake: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _ended: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _taken: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _member: JoinedMember | None = field(default=None, init=False)
 
     async def serve(self, join: pb.JoinGroup | pb.JoinStage, messages: AsyncIterator[Any]) -> None:
         """Join, and serve. Raises :class:`Refused` when the channel ends with an error."""
-        gateway = self._gateway
+        gateway = self.gateway
         member, events = gateway.core.join(join, self._changed)
         self._member = member
         gateway.queue.add(events)
         leave = partial(_leave, gateway, member)
-        async with open_channel(gateway, self, self._check, member.end, leave) as tasks:
+        async with open_channel(gateway, self, self.check, member.end, leave) as tasks:
             # A write that is cancelled must not have it under way: then gRPC cannot send the status of the end.
-            await self._context.send_initial_metadata(())
+            await self.context.send_initial_metadata(())
             reading = asyncio.ensure_future(self._read(member, messages))
             tasks += [asyncio.ensure_future(self._write(member)), asyncio.ensure_future(self._ended.wait()), reading]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -107,11 +105,11 @@ class MemberChannel:
             self._ended.set()
 
     async def _read(self, member: JoinedMember, messages: AsyncIterator[Any]) -> None:
-        gateway = self._gateway
+        gateway = self.gateway
         async for message in messages:
             if reason := member.nack_reason(message):
                 log.info("%s", reason)
-            gateway.queue.add(member.client(message, gateway.core.schema, self._may_publish))
+            gateway.queue.add(member.client(message, gateway.core.schema, self.may_publish))
             while member.full:
                 self._taken.clear()
                 await self._taken.wait()
@@ -124,36 +122,36 @@ class MemberChannel:
         while not finished:
             self._wake.clear()
             given = member.take(time.monotonic())
-            self._gateway.queue.add(member.take_events())
+            self.gateway.queue.add(member.take_events())
             self._taken.set()
             if isinstance(given, RecordsToGive):
                 await self._give(member, given)
             elif given is not None:
-                await self._context.write(given)
+                await self.context.write(given)
             elif member.finished:
                 finished = True
             else:
                 await self._wake.wait()
 
     async def _give(self, member: JoinedMember, given: RecordsToGive) -> None:
-        limits = self._gateway.limits
+        limits = self.gateway.limits
         if given.records is not None:
             for message in group_messages(given, given.first, given.records, limits):
-                await self._context.write(message)
+                await self.context.write(message)
             return
         # A delivery may have gigabytes, so it is read in parts; the next part is read when the client has taken one.
         at, rows, sent = given.first, _FIRST_ROWS, False
         while at <= given.last:
             last = min(at + rows - 1, given.last)
-            first, records = await self._gateway.calls.read(
-                self._gateway.files.read, member.joining.stream, given.partition, at, last
+            first, records = await self.gateway.calls.read(
+                self.gateway.files.read, member.joining.stream, given.partition, at, last
             )
             if sent and (first > at or not records):
                 raise _expired(member, given)
             if records or last == given.last:
                 part = given if not sent else replace(given, first=first, missed=0)
                 for message in group_messages(part, first, records, limits, more=last < given.last):
-                    await self._context.write(message)
+                    await self.context.write(message)
                 sent = True
             if records:
                 size = sum(record.size for record in records) / len(records)

@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
@@ -59,19 +60,18 @@ def channel_to(address: str, tls: TlsFiles | None = None, options: PeerOptions =
     return grpc.aio.secure_channel(address, tls.channel(), options=options)
 
 
+@dataclass(eq=False)
 class PeerGateway:
     """Another gateway: the owner of an object that a client of this one asks for."""
 
-    def __init__(self, name: str, address: str, channel: Any, troubled: set[str]) -> None:
-        self.name = name
-        """Its name."""
-        self.address = address
-        """Its address."""
-        self.channel = channel
-        """The connection to it."""
-        self.lost = False
-        """Whether a call could not reach it; the next one takes a new connection."""
-        self._troubled = troubled
+    name: str
+    address: str
+    channel: Any
+    """The connection to it."""
+    troubled: set[str]
+    """The gateways that the last call has not reached, so that the log has one line about each."""
+    lost: bool = False
+    """Whether a call could not reach it; the next one takes a new connection."""
 
     @contextlib.contextmanager
     def forwarding(self, context: Any) -> Iterator[None]:
@@ -81,38 +81,39 @@ class PeerGateway:
         except grpc.aio.AioRpcError as error:
             code = next((str(value) for key, value in error.trailing_metadata() or () if key == CODE), "")
             if code:
-                self._troubled.discard(self.name)
+                self.troubled.discard(self.name)
                 raise Refused(error.details() or "", code=code, status=error.code().name) from error
             late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
             if late and context.time_remaining() is not None:
                 raise self._refused("has not answered before the deadline of the call") from error
             self.lost = self.lost or late or error.code() is grpc.StatusCode.UNAVAILABLE
-            if self.name not in self._troubled:
-                self._troubled.add(self.name)
+            if self.name not in self.troubled:
+                self.troubled.add(self.name)
                 log.warning("calls to gateway %s at %s fail: %s", self.name, self.address, error.details())
             raise self._refused(f"cannot be reached: {error.details()}") from error
-        self._troubled.discard(self.name)
+        self.troubled.discard(self.name)
 
     def _refused(self, problem: str) -> Refused:
         text = f"gateway {self.name} at {self.address}, which has to handle this call, {problem}; try again"
         return try_again(text)
 
 
+@dataclass(eq=False)
 class Peers:
     """The live gateways, as one of them sees them."""
 
-    def __init__(self, name: str, addresses: PeerAddresses, connect: Callable[[str], Any] = channel_to) -> None:
-        self._name = name
-        self._addresses = addresses
-        self._connect = connect
-        self._peers: dict[str, PeerGateway] = {}
-        self._troubled: set[str] = set()
-        """The gateways that the last call has not reached, so that the log has one line about each."""
-        self._closing: set[asyncio.Future[Any]] = set()
+    name: str
+    """That of this gateway."""
+    addresses: PeerAddresses
+    connect: Callable[[str], Any] = channel_to
+    """Makes a channel to an address."""
+    _peers: dict[str, PeerGateway] = field(default_factory=dict, init=False)
+    _troubled: set[str] = field(default_factory=set, init=False)
+    _closing: set[asyncio.Future[Any]] = field(default_factory=set, init=False)
 
     def owns(self, kind: str, path: str) -> bool:
         """Whether this gateway owns an object; it owns all while it knows no other gateway."""
-        return self._owner(kind, path) == self._name
+        return self._owner(kind, path) == self.name
 
     def elsewhere(self, kind: str, path: str, context: Any) -> PeerGateway | None:
         """The owner of an object, or None when this gateway is the owner.
@@ -120,11 +121,11 @@ class Peers:
         Raises :class:`Refused` for a forwarded call when this gateway is not the owner.
         """
         owner = self._owner(kind, path)
-        if owner == self._name:
+        if owner == self.name:
             return None
         if any(key == FORWARDED for key, _ in context.invocation_metadata() or ()):
             raise moving(kind, path)
-        address = self._addresses()[owner]
+        address = self.addresses()[owner]
         known = self._peers.get(owner)
         if known is not None and (known.lost or known.address != address):
             # A new connection, with the certificates as they are now; the earlier one is of no use to anybody.
@@ -132,7 +133,7 @@ class Peers:
             known = None
         if known is None:
             try:
-                known = PeerGateway(owner, address, self._connect(address), self._troubled)
+                known = PeerGateway(owner, address, self.connect(address), self._troubled)
             except WallarooError as error:
                 log.warning("gateway %s cannot be connected to: %s", owner, error)
                 text = f"gateway {owner} at {address} cannot be connected to: {error.message}; try again"
@@ -154,7 +155,7 @@ class Peers:
             closing.add_done_callback(self._closing.discard)
 
     def _owner(self, kind: str, path: str) -> str:
-        return owner_of(kind, path, {*self._addresses(), self._name})
+        return owner_of(kind, path, {*self.addresses(), self.name})
 
 
 def moving(kind: str, path: str) -> Refused:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from wallaroo_spark.gateway.limits import Refused, invalid
@@ -93,24 +94,23 @@ def require_partition(stream: str, partitions: int, partition: int) -> None:
         )
 
 
+@dataclass(eq=False, repr=False)
 class WaitingCall:
     """A call that asks some controllers, and is done when all have answered. ``changed`` is called then."""
 
-    def __init__(self, requests: RequestsInFlight, changed: Callable[[], None]) -> None:
-        self.done = False
-        """Whether all have answered, or the call has failed."""
-        self.problem: Refused | None = None
-        """Why it has failed; None when it has not."""
-        self.size = 0
-        """The bytes of its message, which gRPC keeps until the call is answered."""
-        self._requests = requests
-        self._changed = changed
-        self._asked: dict[int, PartitionKey] = {}
-        self._answered = 0
+    requests: RequestsInFlight
+    changed: Callable[[], None]
+    done: bool = field(default=False, init=False)
+    """Whether all have answered, or the call has failed."""
+    problem: Refused | None = field(default=None, init=False)
+    """Why it has failed; None when it has not."""
+    size: int = field(default=0, init=False)
+    """The bytes of its message, which gRPC keeps until the call is answered."""
+    _asked: dict[int, PartitionKey] = field(default_factory=dict, init=False)
 
     def ask(self, key: PartitionKey, make: Callable[[ReplyTo], Event]) -> ToInbox:
         """Ask a controller."""
-        reply = self._requests.open(self)
+        reply = self.requests.open(self)
         self._asked[reply.request] = key
         return key, make(reply)
 
@@ -118,7 +118,6 @@ class WaitingCall:
         """Take the answer of one controller."""
         key = self._asked.pop(answer.reply_to.request)
         if isinstance(answer, AnswerRequest):
-            self._answered += 1
             self.took(key, answer)
         elif self.problem is None:
             self.problem = self.refusal(answer)
@@ -135,7 +134,7 @@ class WaitingCall:
     def forget(self) -> None:
         """Nobody waits for the answers any more."""
         for request in self._asked:
-            self._requests.forget(request)
+            self.requests.forget(request)
         self._asked.clear()
 
     def took(self, key: PartitionKey, answer: AnswerRequest) -> None:
@@ -147,16 +146,15 @@ class WaitingCall:
 
     def _end(self) -> None:
         self.done = True
-        self._changed()
+        self.changed()
 
 
+@dataclass(eq=False, repr=False)
 class GroupCall(WaitingCall):
     """A change of a group, in all partitions that have it."""
 
-    def __init__(self, requests: RequestsInFlight, changed: Callable[[], None]) -> None:
-        super().__init__(requests, changed)
-        self.partitions = 0
-        """Number of partitions that have made the change."""
+    partitions: int = field(default=0, init=False)
+    """How many have made the change."""
 
     def took(self, key: PartitionKey, answer: AnswerRequest) -> None:
         """A partition has made the change."""
@@ -169,48 +167,44 @@ class GroupCall(WaitingCall):
             self.problem = None
 
 
+@dataclass(eq=False, repr=False)
 class PublishCall(WaitingCall):
     """A publish: its events, divided over partitions."""
 
-    def __init__(
-        self,
-        requests: RequestsInFlight,
-        changed: Callable[[], None],
-        parts: list[tuple[PartitionKey, list[int]]],
-        events: Sequence[CloudEvent],
-        durability: Durability,
-        not_before: int = 0,
-        partitions: int = 0,
-    ) -> None:
-        """``partitions``: the number of those among which the events are divided; 0 when the client has named one."""
-        super().__init__(requests, changed)
-        self.places: list[tuple[int, int]] = [(0, 0)] * len(events)
-        """Partition and offset of each event, once the call is done."""
-        self.durability = durability
-        """When the call is answered."""
-        self._parts = dict(parts)
-        self._events = events
-        self._not_before = not_before
-        self._partitions = partitions
+    parts: list[tuple[PartitionKey, list[int]]]
+    """The places of its events, for each partition."""
+    events: Sequence[CloudEvent]
+    durability: Durability
+    """When the call is answered."""
+    not_before: int
+    """When the events may be delivered, in milliseconds since 1970 UTC; 0: at once."""
+    partitions: int
+    """The number of those among which the events are divided; 0 when the client has named one."""
+    places: list[tuple[int, int]] = field(init=False)
+    """Partition and offset of each event, once the call is done."""
+
+    def __post_init__(self) -> None:
+        self.places = [(0, 0)] * len(self.events)
 
     def begin(self) -> list[ToInbox]:
         """The events for the controllers."""
-        records = {key: tuple(self._events[place] for place in places) for key, places in self._parts.items()}
+        records = {key: tuple(self.events[place] for place in places) for key, places in self.parts}
         if self.durability is Durability.RECEIVED:
-            reply = self._requests.unanswered()
+            reply = self.requests.unanswered()
             return [(key, self._event(given, reply)) for key, given in records.items()]
         return [self.ask(key, functools.partial(self._event, given)) for key, given in records.items()]
 
     def took(self, key: PartitionKey, answer: AnswerRequest) -> None:
         """Some of the events have offsets."""
+        mine = dict(self.parts)[key]
         for written in answer.written:
-            for place, where in zip(self._parts[key], written.places(), strict=True):
+            for place, where in zip(mine, written.places(), strict=True):
                 self.places[place] = where
 
     def _event(self, records: tuple[CloudEvent, ...], reply: ReplyTo) -> Event:
-        if self._not_before:
-            return RecordsDelayed(reply, records, self._not_before, self.durability, self._partitions)
-        return RecordsPublished(reply, records, self.durability, self._partitions)
+        if self.not_before:
+            return RecordsDelayed(reply, records, self.not_before, self.durability, self.partitions)
+        return RecordsPublished(reply, records, self.durability, self.partitions)
 
     def refusal(self, answer: Answer) -> Refused:
         """Say that the same request may be sent again, also when a part of it was written."""

@@ -6,10 +6,12 @@ the other rests for a while, as long as others do not. Source: ``docs/pipelines/
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from wallaroo_spark.api import cloudevents_pb2 as wire
 from wallaroo_spark.api import pipelines_pb2 as pb
@@ -107,18 +109,16 @@ class Consumer:
         return event
 
 
+@dataclass(eq=False, repr=False)
 class Endpoints:
     """The consumers and calls of all endpoints that this gateway owns. ``clock`` gives the seconds of rests."""
 
-    def __init__(
-        self, limits: GatewayLimits, budget: ByteBudget | None = None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._limits = limits
-        self._budget = budget or ByteBudget(limits.ephemeral_bytes)
-        self._clock = clock
-        self._turn = 0
-        self._consumers: dict[str, list[Consumer]] = {}
-        self._waiting: dict[str, dict[EndpointCall, None]] = {}
+    limits: GatewayLimits
+    budget: ByteBudget
+    clock: Callable[[], float] = time.monotonic
+    _turns: Iterator[int] = field(default_factory=partial(itertools.count, 1), init=False)
+    _consumers: dict[str, list[Consumer]] = field(default_factory=dict, init=False)
+    _waiting: dict[str, dict[EndpointCall, None]] = field(default_factory=dict, init=False)
 
     @property
     def consumers(self) -> list[Consumer]:
@@ -127,7 +127,7 @@ class Endpoints:
 
     def serve(self, endpoint: str, concurrency: int, changed: Callable[[], None]) -> Consumer:
         """Add a consumer."""
-        consumer = Consumer(endpoint, concurrency, changed, turn=self._next_turn())
+        consumer = Consumer(endpoint, concurrency, changed, turn=next(self._turns))
         self._consumers.setdefault(endpoint, []).append(consumer)
         self._assign(endpoint)
         return consumer
@@ -164,10 +164,10 @@ class Endpoints:
         if not any(one.leaving is None for one in self._consumers.get(endpoint, ())):
             raise _no_consumer(endpoint)
         waiting = self._waiting.setdefault(endpoint, {})
-        if len(waiting) >= self._limits.requests:
+        if len(waiting) >= self.limits.requests:
             raise busy(f"{len(waiting)} calls of endpoint {endpoint} wait for a consumer; run more, or call later")
-        answers: WaitingMessages[pb.CallMessage] = WaitingMessages(self._budget)
-        call = EndpointCall(endpoint, *single, changed, answers, WaitingMessages(self._budget))
+        answers: WaitingMessages[pb.CallMessage] = WaitingMessages(self.budget)
+        call = EndpointCall(endpoint, *single, changed, answers, WaitingMessages(self.budget))
         self._ask(call, pb.ServeEvent(event=event, end=call.single_input))
         waiting[call] = None
         self._assign(endpoint)
@@ -186,7 +186,7 @@ class Endpoints:
 
     def full(self, call: EndpointCall) -> bool:
         """Whether the caller has to wait until its consumer has read."""
-        return len(call.asked) >= self._limits.call_messages and not call.done
+        return len(call.asked) >= self.limits.call_messages and not call.done
 
     def rested(self) -> None:
         """Give waiting calls to consumers whose rest is over. To be called now and then."""
@@ -226,10 +226,10 @@ class Endpoints:
         consumer.failures = 0
         consumer.rests_until = 0.0
         if message.HasField("event"):
-            answer, limits = pb.CallMessage(event=message.event), self._limits
+            answer, limits = pb.CallMessage(event=message.event), self.limits
             size, waiting = answer.ByteSize(), call.answers
             many = len(waiting) >= limits.call_messages or waiting.bytes + size > limits.waiting_bytes
-            if not self._budget.has_room(size) or (waiting and many):
+            if not self.budget.has_room(size) or (waiting and many):
                 call.end(busy(f"the caller does not read the answer; {len(waiting)} messages wait; read faster"))
                 self.hang_up(call)
                 return
@@ -251,9 +251,9 @@ class Endpoints:
     def _ask(self, call: EndpointCall, event: pb.ServeEvent) -> None:
         if call.done:
             return
-        if not self._budget.has_room(event.ByteSize()):
+        if not self.budget.has_room(event.ByteSize()):
             raise busy(
-                f"{self._budget.used} bytes of messages wait for clients of this gateway, which is the limit; call "
+                f"{self.budget.used} bytes of messages wait for clients of this gateway, which is the limit; call "
                 "again later, or run more consumers"
             )
         call.asked.add(event)
@@ -266,18 +266,14 @@ class Endpoints:
         consumer.failures += 1
         if consumer.failures >= FAILURES:
             seconds = min(REST_SECONDS * 2.0 ** min(consumer.failures - FAILURES, 10), LONGEST_REST_SECONDS)
-            consumer.rests_until = self._clock() + seconds
-
-    def _next_turn(self) -> int:
-        self._turn += 1
-        return self._turn
+            consumer.rests_until = self.clock() + seconds
 
     def _assign(self, endpoint: str) -> None:
         """Give waiting calls to the consumers with the greatest part of their places free, which take turns."""
         waiting = self._waiting.get(endpoint)
         if not waiting:
             return
-        now = self._clock()
+        now = self.clock()
         staying = [one for one in self._consumers.get(endpoint, ()) if one.leaving is None]
         # When all rest, the questions are the likely reason, and nobody is better than another.
         usable = [one for one in staying if one.rests_until <= now] or staying
@@ -288,7 +284,7 @@ class Endpoints:
             consumer = min(free, key=lambda one: (len(one.calls) / one.concurrency, one.turn))
             call = next(iter(waiting))
             del waiting[call]
-            consumer.turn = self._next_turn()
+            consumer.turn = next(self._turns)
             consumer.last += 1
             call.consumer, call.number = consumer, consumer.last
             consumer.calls[call.number] = call

@@ -6,7 +6,7 @@ Nothing is kept. Source: ``docs/pipelines/schema.md#schedules``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from wallaroo_spark.api import cloudevents_pb2 as wire
 from wallaroo_spark.gateway.limits import ByteBudget, GatewayLimits, Refused, WaitingMessages
@@ -37,19 +37,14 @@ class ExchangeReceiver:
         self.changed()
 
 
+@dataclass(eq=False, repr=False)
 class Exchanges:
     """The receivers of all exchanges that this gateway owns. ``choose`` draws one of some receivers."""
 
-    def __init__(
-        self,
-        limits: GatewayLimits,
-        choose: Callable[[Sequence[ExchangeReceiver]], ExchangeReceiver],
-        budget: ByteBudget | None = None,
-    ) -> None:
-        self._limits = limits
-        self._budget = budget or ByteBudget(limits.ephemeral_bytes)
-        self._choose = choose
-        self._groups: dict[str, dict[str, list[ExchangeReceiver]]] = {}
+    limits: GatewayLimits
+    choose: Callable[[Sequence[ExchangeReceiver]], ExchangeReceiver]
+    budget: ByteBudget
+    _groups: dict[str, dict[str, list[ExchangeReceiver]]] = field(default_factory=dict, init=False)
 
     @property
     def receivers(self) -> list[ExchangeReceiver]:
@@ -58,7 +53,7 @@ class Exchanges:
 
     def join(self, exchange: str, group: str, changed: Callable[[], None]) -> ExchangeReceiver:
         """Add a receiver."""
-        receiver = ExchangeReceiver(exchange, group, changed, WaitingMessages(self._budget))
+        receiver = ExchangeReceiver(exchange, group, changed, WaitingMessages(self.budget))
         self._groups.setdefault(exchange, {}).setdefault(group, []).append(receiver)
         return receiver
 
@@ -78,15 +73,15 @@ class Exchanges:
         for receivers in self._groups.get(exchange, {}).values():
             free = [one for one in receivers if one.ended is None and self._has_room(one, size)]
             if free:
-                chosen = self._choose(free)
+                chosen = self.choose(free)
                 chosen.waiting.add(event)
                 chosen.changed()
                 got += 1
         return got
 
     def _has_room(self, receiver: ExchangeReceiver, size: int) -> bool:
-        limits = self._limits
-        if not self._budget.has_room(size):
+        limits = self.limits
+        if not self.budget.has_room(size):
             return False
         return not receiver.waiting or (
             len(receiver.waiting) < limits.exchange_messages and receiver.waiting.bytes + size <= limits.waiting_bytes

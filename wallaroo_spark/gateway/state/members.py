@@ -178,54 +178,49 @@ class _Open:
         return self.instruction.delivery
 
 
+@dataclass(eq=False, repr=False)
 class JoinedMember:
     """One channel. ``changed`` is called when :meth:`take` may have something, or :attr:`ended` is set."""
 
-    def __init__(
-        self,
-        number: int,
-        joining: GroupJoining | StageJoining,
-        requests: RequestsInFlight,
-        limits: GatewayLimits,
-        changed: Callable[[], None],
-        budget: ByteBudget | None = None,
-    ) -> None:
-        self.number = number
-        self.joining = joining
-        self.ended: Refused | None = None
-        """Why the channel ends; None while it lives."""
-        self._requests = requests
-        self._limits = limits
-        self._changed = changed
-        self.name = f"{requests.gateway}.{requests.generation}.{number}"
-        """Name of the member, for people."""
-        self._make = pb.SubscriberEvent if isinstance(joining, GroupJoining) else pb.WorkerEvent
-        self._joined: set[int] = set()
-        self._joining: set[int] = set()
-        self._announced = False
-        self._otherwise = joining.otherwise if isinstance(joining, StageJoining) else None
-        self._finishing = False
-        self._asked: dict[int, Callable[[Answer], None]] = {}
-        """What follows from the answer to each request."""
-        self._settling = 0
-        """Number of acks and nacks without an answer."""
-        self._open: dict[int, _Open] = {}
-        self._by_delivery: dict[tuple[int, Delivery], _Open] = {}
-        self._waiting: dict[int, _Open] = {}
-        """Those that the client has not been given, and that were not withdrawn, by their numbers."""
-        self._waiting_bytes = 0
-        self._budget = budget or ByteBudget(limits.delivery_bytes)
-        """The bytes that wait for all members, which those of this one are a part of."""
-        self._given = 0
-        self._last = 0
-        self._renewed = 0.0
-        self._events: list[ToInbox] = []
-        self._out: deque[Outgoing] = deque()
+    number: int
+    joining: GroupJoining | StageJoining
+    requests: RequestsInFlight
+    limits: GatewayLimits
+    changed: Callable[[], None]
+    budget: ByteBudget
+    """The bytes that wait for all members, which those of this one are a part of."""
+    ended: Refused | None = field(default=None, init=False)
+    """Why the channel ends; None while it lives."""
+    name: str = field(init=False)
+    """Name of the member, for people."""
+    _joined: set[int] = field(default_factory=set, init=False)
+    _joining: set[int] = field(default_factory=set, init=False)
+    _announced: bool = field(default=False, init=False)
+    _otherwise: Refused | None = field(init=False)
+    _finishing: bool = field(default=False, init=False)
+    _asked: dict[int, Callable[[Answer], None]] = field(default_factory=dict, init=False)
+    """What follows from the answer to each request."""
+    _settling: int = field(default=0, init=False)
+    """Number of acks and nacks without an answer."""
+    _open: dict[int, _Open] = field(default_factory=dict, init=False)
+    _by_delivery: dict[tuple[int, Delivery], _Open] = field(default_factory=dict, init=False)
+    _waiting: dict[int, _Open] = field(default_factory=dict, init=False)
+    """Those that the client has not been given, and that were not withdrawn, by their numbers."""
+    _waiting_bytes: int = field(default=0, init=False)
+    _given: int = field(default=0, init=False)
+    _last: int = field(default=0, init=False)
+    _renewed: float = field(default=0.0, init=False)
+    _events: list[ToInbox] = field(default_factory=list, init=False)
+    _out: deque[Outgoing] = field(default_factory=deque, init=False)
+
+    def __post_init__(self) -> None:
+        self.name = f"{self.requests.gateway}.{self.requests.generation}.{self.number}"
+        self._otherwise = self.joining.otherwise if isinstance(self.joining, StageJoining) else None
 
     @property
     def full(self) -> bool:
         """Whether the replies that wait for the client have reached their limit, so that it is not read."""
-        return len(self._out) >= self._limits.replies
+        return len(self._out) >= self.limits.replies
 
     @property
     def open_deliveries(self) -> int:
@@ -266,7 +261,7 @@ class JoinedMember:
         """The channel has ended: the member leaves every partition."""
         self.ended = self.ended or ended("the channel is closed")
         for request in self._asked:
-            self._requests.forget(request)
+            self.requests.forget(request)
         self._asked.clear()
         self._settling = 0
         self._open.clear()
@@ -280,7 +275,7 @@ class JoinedMember:
     def end(self, problem: Refused) -> None:
         """End the channel with an error; the caller lets the member leave."""
         self.ended = self.ended or problem
-        self._changed()
+        self.changed()
 
     def lose(self, partition: int, problem: Refused) -> None:
         """A controller has ended the subscription. That of a stage may go on in partitions whose instances need it."""
@@ -345,7 +340,7 @@ class JoinedMember:
         self._last += 1
         if isinstance(instruction, DeliverRecords):
             size = sum(record.size for record in records or ())
-            if self._waiting_bytes + size > self._limits.waiting_bytes or not self._budget.has_room(size):
+            if self._waiting_bytes + size > self.limits.waiting_bytes or not self.budget.has_room(size):
                 records, size = None, 0
         else:
             size = sum(len(output.data) for _, output in instruction.outputs)
@@ -358,19 +353,19 @@ class JoinedMember:
         self._open[found.number] = self._waiting[found.number] = found
         self._by_delivery[partition, found.delivery] = found
         self._waits(size)
-        self._changed()
+        self.changed()
 
     def _no_room(self, size: int) -> str:
         """Why a delivery of a stage cannot wait here, with the remedy; empty when it can."""
-        limit = self._limits.waiting_bytes
+        limit = self.limits.waiting_bytes
         if self._waiting and self._waiting_bytes + size > limit:
             return (
                 f"more than {limit} bytes of deliveries wait for this member; read and ack them faster, or join with a "
                 "lower concurrency"
             )
-        if not self._budget.has_room(size):
+        if not self.budget.has_room(size):
             return (
-                f"{self._budget.used} bytes of deliveries wait for the members of this gateway, which is the limit; "
+                f"{self.budget.used} bytes of deliveries wait for the members of this gateway, which is the limit; "
                 "join again later, or at another gateway"
             )
         return ""
@@ -442,20 +437,20 @@ class JoinedMember:
 
     def _waits(self, size: int) -> None:
         self._waiting_bytes += size
-        self._budget.add(size)
+        self.budget.add(size)
 
     def _key(self, partition: int) -> PartitionKey:
         return PartitionKey(self.joining.stream, partition)
 
     def _ask(self, then: Callable[[Answer], None]) -> ReplyTo:
-        reply = self._requests.open(self)
+        reply = self.requests.open(self)
         self._asked[reply.request] = then
         return reply
 
     def _send(self, **event: object) -> None:
-        make: Any = self._make
+        make: Any = pb.SubscriberEvent if isinstance(self.joining, GroupJoining) else pb.WorkerEvent
         self._out.append(make(**event))
-        self._changed()
+        self.changed()
 
     def _warn(self, number: int, text: str) -> None:
         self._send(warning=pb.Warning(delivery=number, text=text))
@@ -487,7 +482,7 @@ class JoinedMember:
             if ack.HasField("output"):
                 output = Payload(ack.output.data, ack.output.content_type)
                 try:
-                    valid_output(output, self._limits.event_bytes)
+                    valid_output(output, self.limits.event_bytes)
                 except EventProblem as problem:
                     raise invalid(f"the output {problem}") from None
             outputs = tuple(self._stream_outputs(ack.stream_outputs, schema))
@@ -498,11 +493,11 @@ class JoinedMember:
     def _stream_outputs(self, given: Sequence[pb.StreamEvents], schema: SchemaView) -> Iterator[StreamOutput]:
         assert isinstance(self.joining, StageJoining)
         namespace = self.joining.pipeline.rpartition("/")[0]
-        if sum(len(one.events) for one in given) > self._limits.events or len(given) > self._limits.events:
-            raise invalid(f"an ack has at most {self._limits.events} events for streams; divide the work")
+        if sum(len(one.events) for one in given) > self.limits.events or len(given) > self.limits.events:
+            raise invalid(f"an ack has at most {self.limits.events} events for streams; divide the work")
         for one in given:
             path = stream_key(one.stream, namespace).path
-            events = events_of(one.events, self._limits)
+            events = events_of(one.events, self.limits)
             # The controller refuses a stream that the stage does not declare.
             partitions = max(1, schema.partitions(path))
             if not events:
@@ -526,7 +521,7 @@ class JoinedMember:
     def _settle(self, found: _Open, problem: pb.Problem | None = None) -> ReplyTo:
         found.state = _State.ENDING
         self._given -= 1
-        self._changed()
+        self.changed()
         self._settling += 1
         return self._ask(partial(self._settled, found, problem))
 
@@ -544,21 +539,21 @@ class JoinedMember:
         if not found.begun:
             self._warn(found.number, f"delivery {found.number} has no transaction; begin one; the statement is dropped")
             return []
-        if len(found.parts) >= self._limits.events:
-            raise invalid(f"a transaction has at most {self._limits.events} statements; divide it")
+        if len(found.parts) >= self.limits.events:
+            raise invalid(f"a transaction has at most {self.limits.events} statements; divide it")
         may(given.stream)
         stream = schema.find(StreamDeclaration, given.stream)
-        events = events_of(given.events, self._limits)
+        events = events_of(given.events, self.limits)
         if not events:
             raise invalid("a statement has no event; give at least one")
         found.statement_bytes += sum(one.size for one in events)
-        if found.statement_bytes > self._limits.transaction_bytes:
+        if found.statement_bytes > self.limits.transaction_bytes:
             raise invalid(
                 f"the statements of the transaction have {found.statement_bytes} bytes, and "
-                f"{self._limits.transaction_bytes} are permitted, because they are written together; divide it"
+                f"{self.limits.transaction_bytes} are permitted, because they are written together; divide it"
             )
-        if sum(one.events for one in found.statements) + len(events) > self._limits.transaction_events:
-            raise invalid(f"a transaction has at most {self._limits.transaction_events} events; divide it")
+        if sum(one.events for one in found.statements) + len(events) > self.limits.transaction_events:
+            raise invalid(f"a transaction has at most {self.limits.transaction_events} events; divide it")
         chosen = given.partition if given.HasField("partition") else None
         parts = by_partition(stream.key.path, stream.partitions, events, chosen)
         place = len(found.statements)

@@ -329,58 +329,37 @@ class Reading:
 
     def __init__(self, messages: Iterator[Data]) -> None:
         self.users = 0
+        self.first = 0
+        """Index of the oldest message that is kept."""
         self._messages = messages
-        self._kept: list[Data] = []
+        self._kept: list[asyncio.Future[Data | None]] = []
+        """The messages from there on, each of which may be read at the moment; None behind the last message."""
         self._bytes = 0
-        self._first = 0
-        self._ended = False
-        self._error: Exception | None = None
-        self._under_way: asyncio.Future[None] | None = None
 
     @property
     def whole(self) -> bool:
         """Whether a new user can still get every message: all messages that were read are kept, and no read failed."""
-        return self._first == 0 and self._error is None
-
-    def has_dropped(self, index: int) -> bool:
-        """Whether the message at ``index`` was read and is no longer kept."""
-        return index < self._first
+        return self.first == 0 and not any(one.done() and one.exception() for one in self._kept)
 
     async def at(self, index: int) -> Data | None:
-        """Return the message at ``index``, which must not have been dropped; None behind the last message.
+        """Return a message that is kept, or the next one; None behind the last message.
 
         An error of reading the file is raised to every user of this pass.
         """
-        while index >= self._first + len(self._kept):
-            if self._error is not None:
-                raise self._error
-            if self._ended:
-                return None
-            if self._under_way is None:
-                self._under_way = asyncio.ensure_future(self._read_one())
-            # The shield keeps the read alive when one subscriber stops waiting: others wait for the same message.
-            await asyncio.shield(self._under_way)
-        return self._kept[index - self._first]
+        if index == self.first + len(self._kept):
+            self._kept.append(asyncio.ensure_future(self._read_one()))
+        # The shield keeps the read alive when one subscriber stops waiting: others wait for the same message.
+        return await asyncio.shield(self._kept[index - self.first])
 
-    async def _read_one(self) -> None:
-        try:
-            found = await asyncio.to_thread(next, self._messages, None)
-        except Exception as error:
-            self._error = error
-        else:
-            self._keep(found)
-        finally:
-            self._under_way = None
-
-    def _keep(self, found: Data | None) -> None:
-        if found is None:
-            self._ended = True
-            return
-        self._kept.append(found)
-        self._bytes += len(found.payload)
-        while self._bytes > SHARED_BYTES and len(self._kept) > 1:
-            self._bytes -= len(self._kept.pop(0).payload)
-            self._first += 1
+    async def _read_one(self) -> Data | None:
+        found = await asyncio.to_thread(next, self._messages, None)
+        if found is not None:
+            self._bytes += len(found.payload)
+            while self._bytes > SHARED_BYTES and len(self._kept) > 1:
+                dropped = self._kept.pop(0).result()
+                self._bytes -= len(dropped.payload) if dropped is not None else 0
+                self.first += 1
+        return found
 
 
 class Readings:
@@ -393,7 +372,7 @@ class Readings:
         """Iterate over the messages of the file ``key``, which ``read`` opens. Raises the errors of reading it."""
         reading, index = self._join(key, read), 0
         try:
-            while not reading.has_dropped(index):
+            while index >= reading.first:
                 message = await reading.at(index)
                 if message is None:
                     return
