@@ -165,7 +165,6 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "engine",
         "yaml_reader",
         "client",
-        "gateway.token_store",
         "gateway.tokens",
         "streams.places",
     ),

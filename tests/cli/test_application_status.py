@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from tests.cli.test_support import members
 from tests.observe import application_fakes as fakes
 from wallaroo_spark.cli.main import cli
-from wallaroo_spark.gateway.token_store import TokenStore
+from wallaroo_spark.gateway.tokens import TokenStore
 from wallaroo_spark.observe.published import LOCK, SnapshotFile, to_text
 from wallaroo_spark.pipelines.schema.declarations import Permission, TokenDeclaration
 from wallaroo_spark.registry import EmbeddedRedis, application_registry

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from wallaroo_spark.engine.source.plan import InputOffset
-from wallaroo_spark.gateway.folder_files import FolderFiles
+from wallaroo_spark.gateway.files import FolderFiles
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.streams.inbox import InboxPosition
 

@@ -20,6 +20,7 @@ from tests.waiting import SECONDS
 from wallaroo_spark.gateway.limits import GatewayLimits
 from wallaroo_spark.gateway.server.gateway import Gateway
 from wallaroo_spark.gateway.server.listener import bind, make_server
+from wallaroo_spark.gateway.server.peers import Peers
 from wallaroo_spark.pipelines.controller.messages.events import RecordsPublished
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 
@@ -104,7 +105,7 @@ def application() -> Iterator[MemoryApplication]:
 async def address(application: MemoryApplication, far_machine: None) -> AsyncIterator[str]:
     """The address of a gateway that the far machine reaches."""
     failures: list[BaseException] = []
-    gateway = Gateway("g0", application.files(), GatewayLimits(), failures.append)
+    gateway = Gateway("g0", application.files(), GatewayLimits(), failures.append, Peers("g0", dict))
     server: Any = make_server(gateway)
     port = bind(server, NEAR, 0)
     await gateway.start()

@@ -26,7 +26,7 @@ from wallaroo_spark.api import pipelines_pb2_grpc as rpc
 from wallaroo_spark.engine.application.settings import ApplicationSettings
 from wallaroo_spark.errors import PipelineError
 from wallaroo_spark.gateway.service import GatewayService, GatewaySetup
-from wallaroo_spark.gateway.token_store import TokenStore
+from wallaroo_spark.gateway.tokens import TokenStore
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.values import GroupDelivery, PartitionKey

@@ -59,7 +59,7 @@ class Audience:
     def closed(self, message: Closed, merger: Merger, partition: int, publication: Publication) -> None:
         """A publisher closes; only for a reason."""
         if message.why is Why.NOT_KEPT:
-            asked = batch_of(merger.resume(partition)[0])
+            asked = batch_of(merger.resumes_at(partition)[0])
             _expect(asked < publication.oldest, f"batch {asked} is kept, and was said not to be")
         _expect(message.why in (Why.NOT_KEPT, Why.SLOW), f"an unexpected close: {message}")
 

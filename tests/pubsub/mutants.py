@@ -144,7 +144,7 @@ def does_not_resume() -> AbstractContextManager[Any]:
             return []
         return received(self, partition, one, message)
 
-    resume = mock.patch.object(Merger, "resume", return_value=())
+    resume = mock.patch.object(Merger, "resumes_at", return_value=())
     patched = mock.patch.object(Merger, "_snapshot", from_the_next)
     return _both(resume, patched)
 
@@ -244,7 +244,7 @@ def counts_each_time_once() -> AbstractContextManager[Any]:
 
 def waits_for_nobody() -> AbstractContextManager[Any]:
     """A subscriber stops reading from every partition when it holds much, those included that it waits for."""
-    return mock.patch.object(Merger, "may_read", lambda self, partition: self.held_bytes <= self._most_held)
+    return mock.patch.object(Merger, "may_read", lambda self, partition: self.held_bytes <= self.max_held_bytes)
 
 
 def _both(*patches: Any) -> AbstractContextManager[Any]:

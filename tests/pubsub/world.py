@@ -214,7 +214,7 @@ class World:
         connection = Connection(self.sessions, publication)
         publication.join(
             self.sessions,
-            SubscriberHello(VERSION, "", "totals", partition, "board", resume=one.merger.resume(partition)),
+            SubscriberHello(VERSION, "", "totals", partition, "board", resume=one.merger.resumes_at(partition)),
         )
         one.connections[partition] = connection
         return True

@@ -6,8 +6,9 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
+from wallaroo_spark.gateway.files import ApplicationFiles
 from wallaroo_spark.gateway.limits import GatewayLimits, Refused, busy
 from wallaroo_spark.gateway.state.calls import ToInbox
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
@@ -17,13 +18,6 @@ _MOST_FILES = 1_000
 """The most files that are remembered without a look at what is read."""
 
 
-class Writes(Protocol):
-    """The inbox of a gateway; see ``wallaroo_spark.streams.inbox``."""
-
-    def write(self, events: Sequence[tuple[PartitionKey, bytes]]) -> int:
-        """Write one file durably, and return its number."""
-
-
 Call = Callable[..., Awaitable[Any]]
 """Makes a call that blocks, in a thread."""
 
@@ -31,7 +25,7 @@ Call = Callable[..., Awaitable[Any]]
 class InboxQueue:
     """The events that wait for the inbox, in order. :meth:`run` writes them, with calls that ``call`` makes."""
 
-    def __init__(self, inbox: Writes, limits: GatewayLimits, call: Call = asyncio.to_thread) -> None:
+    def __init__(self, inbox: ApplicationFiles, limits: GatewayLimits, call: Call = asyncio.to_thread) -> None:
         self._call = call
         self.files = 0
         """Number of written files."""

@@ -6,11 +6,8 @@ import asyncio
 import contextlib
 import functools
 import json
-import logging
-import os
 import socket
 import time
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -19,8 +16,7 @@ import pandas as pd
 
 from wallaroo_spark import transport
 from wallaroo_spark.errors import ConfigurationError, LeaseLostError, TransportError, one_line
-from wallaroo_spark.gateway.files import FileCalls
-from wallaroo_spark.gateway.folder_files import FolderFiles
+from wallaroo_spark.gateway.files import FileCalls, FolderFiles
 from wallaroo_spark.gateway.limits import GatewayLimits
 from wallaroo_spark.gateway.server.credentials import TlsFiles
 from wallaroo_spark.gateway.server.gateway import Gateway
@@ -28,11 +24,11 @@ from wallaroo_spark.gateway.server.listener import bind, make_server
 from wallaroo_spark.gateway.server.peers import Peers, channel_to
 from wallaroo_spark.registry import Registry, application_registry
 from wallaroo_spark.runtime.listening import ListenSettings
-from wallaroo_spark.runtime.service import ServiceShell, ServiceThread, Tenancy, serve
+from wallaroo_spark.runtime.service import ServiceShell, ServiceThread, Tenancy, new_holder, serve
 from wallaroo_spark.storage.locations import Location
 from wallaroo_spark.transport.port_handover import FREE_SECONDS
 
-log = one_line(logging.getLogger("wallaroo_spark.gateway"))
+log = one_line("wallaroo_spark.gateway")
 
 STOP_SECONDS = 5.0
 """How long clients have to read the last messages when the gateway ends. The driver waits for longer."""
@@ -193,10 +189,8 @@ class GatewayService(ServiceShell[Any, Tenancy]):
 def run_gateway(setup: GatewaySetup, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
     """Run the gateway within ``mapInPandas``. Yields empty frames as heartbeats, and ends with the gateway."""
     settings, name = setup.settings, setup.settings.known_as
-    holder = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
     with application_registry(settings.registry, name, lease_seconds=settings.lease_seconds) as registry:
-        tenancy = Tenancy(
-            registry, setup.number, setup.submission, holder, f"application {name}, gateway {setup.gateway}"
-        )
+        shown = f"application {name}, gateway {setup.gateway}"
+        tenancy = Tenancy(registry, setup.number, setup.submission, new_holder(), shown)
         service = GatewayService(setup, registry, tenancy)
         yield from serve(ServiceThread(service, f"wallaroo-gateway-{name}-{setup.number}"), rows)

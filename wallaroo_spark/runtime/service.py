@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import os
 import socket
 import threading
+import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
@@ -46,6 +48,11 @@ class LeaseRegistry(Protocol):
 
     def leases(self) -> Mapping[int, Lease]:
         """The live leases, by number."""
+
+
+def new_holder() -> str:
+    """Return a new name of this process, as the holder of a lease: its host, its number, and a random text."""
+    return f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
 
 
 class Tenancy:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-log = one_line(logging.getLogger("wallaroo_spark.sinks"))
+log = one_line("wallaroo_spark.sinks")
 
 _VOTES = "vote string"
 _QUERY_ID = "sql.streaming.queryId"

@@ -5,15 +5,12 @@ It runs in an executor's Python process, on one partition of one row. Source: ``
 
 from __future__ import annotations
 
-import os
-import socket
-import uuid
 from collections.abc import Iterator
 
 import pandas as pd
 
 from wallaroo_spark.inner.client import fleet_keys
-from wallaroo_spark.runtime.service import ServiceThread, serve
+from wallaroo_spark.runtime.service import ServiceThread, new_holder, serve
 from wallaroo_spark.worker.memory import keep_memory
 from wallaroo_spark.worker.service import WorkerService, WorkerSetup
 from wallaroo_spark.worker.slot_tenancy import SlotRegistry
@@ -23,8 +20,7 @@ class WorkerThread(ServiceThread):
     """A :class:`WorkerService` on an event loop in a thread of its own."""
 
     def __init__(self, setup: WorkerSetup, registry: SlotRegistry) -> None:
-        holder = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
-        super().__init__(WorkerService(setup, registry, holder), f"wallaroo-worker-{setup.slot}")
+        super().__init__(WorkerService(setup, registry, new_holder()), f"wallaroo-worker-{setup.slot}")
 
 
 def run_worker(setup: WorkerSetup, registry: SlotRegistry, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:

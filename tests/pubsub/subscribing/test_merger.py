@@ -83,7 +83,7 @@ def test_a_connection_that_is_back_goes_on_with_the_unfinished_epoch() -> None:
     merger = Merger(2)
     fed(merger, (0, Snapshot((1,), ())), (1, Snapshot((1,), ())), (0, data(1, b"a")), (0, update(1, 2)))
     fed(merger, (0, data(2, b"b")))
-    assert merger.resume(0) == (2,)
+    assert merger.resumes_at(0) == (2,)
 
     merger.lost(0)
     merger.validate()
@@ -121,7 +121,7 @@ def test_a_coarser_filter_drops_more() -> None:
 
 def test_a_new_subscription_goes_on_where_another_one_was() -> None:
     merger = Merger(2, resume=(4,))
-    assert merger.resume(0) == merger.resume(1) == (4,)
+    assert merger.resumes_at(0) == merger.resumes_at(1) == (4,)
     fed(merger, (0, Snapshot((4,), (3,))), (1, Snapshot((4,), (3,))))
 
     items = fed(merger, (0, data(4)), (0, update(4, 5)), (1, update(4, 5)))
@@ -190,4 +190,4 @@ def test_invalid_arguments_are_refused() -> None:
     merger = Merger(1)
     fed(merger, (0, Snapshot(((0, 1), (1, 0)), ())))
     with pytest.raises(PubSubError, match="and a hello has one time"):
-        merger.resume(0)
+        merger.resumes_at(0)

@@ -16,7 +16,7 @@ from tests.waiting import SECONDS, eventually, until
 from wallaroo_spark.errors import ConfigurationError, PubSubError, RegistryError, RemoteProtocolError
 from wallaroo_spark.pubsub.messages import Data, Snapshot, Why, encode, pack_rows
 from wallaroo_spark.pubsub.publishing.publication import BatchPart
-from wallaroo_spark.pubsub.subscribing import partition_link, subscriber, topic_search
+from wallaroo_spark.pubsub.subscribing import partition_link, subscriber
 from wallaroo_spark.pubsub.subscribing.settings import SubscriptionSettings
 from wallaroo_spark.pubsub.subscribing.subscription import Subscription, subscribe
 from wallaroo_spark.pubsub.times import Epoch, Frontier, Lost, Position
@@ -40,7 +40,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_link, "PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(partition_link, "LONGEST_PAUSE_SECONDS", 0.05)
     monkeypatch.setattr(subscriber, "LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(topic_search, "FIND_SECONDS", 0.02)
+    monkeypatch.setattr(subscriber, "FIND_SECONDS", 0.02)
 
 
 def following(catalog: Catalog, **settings: Any) -> Subscription:

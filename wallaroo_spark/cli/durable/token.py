@@ -10,11 +10,10 @@ import click
 from wallaroo_spark.cli.common import Columns, print_result, print_rows
 from wallaroo_spark.cli.schema import AppOptions, one_object
 from wallaroo_spark.cli.verbs import Json, verb
-from wallaroo_spark.gateway.tokens import KeptToken
 from wallaroo_spark.texts import day_and_clock
 
 if TYPE_CHECKING:
-    from wallaroo_spark.gateway.token_store import TokenStore
+    from wallaroo_spark.gateway.tokens import KeptToken, TokenStore
 
 
 @click.group()
@@ -80,7 +79,7 @@ def revoke(id_: Annotated[str, "ID"], *, app: AppOptions, as_json: Json = False)
 
 
 def _store(app: AppOptions) -> TokenStore:
-    from wallaroo_spark.gateway.token_store import TokenStore
+    from wallaroo_spark.gateway.tokens import TokenStore
 
     return TokenStore(app.existing())
 

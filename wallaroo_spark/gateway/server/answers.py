@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, NoReturn
 
@@ -14,7 +13,7 @@ from wallaroo_spark.errors import CheckpointError, WallarooError, one_line, prin
 from wallaroo_spark.gateway.limits import Refused, invalid
 from wallaroo_spark.gateway.tokens import bearer
 
-log = one_line(logging.getLogger("wallaroo_spark.gateway"))
+log = one_line("wallaroo_spark.gateway")
 
 CODE = "wallaroo-code"
 """The key of the trailing metadata that has the code of an error."""

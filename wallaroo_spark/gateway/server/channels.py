@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -17,7 +16,7 @@ from wallaroo_spark.gateway.limits import Refused, try_again
 from wallaroo_spark.gateway.server.gateway import Gateway
 from wallaroo_spark.gateway.state.members import JoinedMember, RecordsToGive, group_messages
 
-log = one_line(logging.getLogger("wallaroo_spark.gateway"))
+log = one_line("wallaroo_spark.gateway")
 _FIRST_ROWS = 16
 """The records of a delivery that are read first, when their size is not known. Events have 3 MiB at most."""
 _READ_PARTS = 4

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ import grpc
 from wallaroo_spark.errors import ConfigurationError, one_line
 from wallaroo_spark.transport.tls import read_authority, read_pair
 
-log = one_line(logging.getLogger("wallaroo_spark.gateway"))
+log = one_line("wallaroo_spark.gateway")
 
 
 @dataclass(frozen=True)

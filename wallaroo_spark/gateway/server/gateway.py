@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import random
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from wallaroo_spark.errors import CheckpointError, PipelineError, one_line
@@ -28,7 +28,7 @@ from wallaroo_spark.gateway.state.schema_view import SchemaView
 from wallaroo_spark.gateway.tokens import AccessRules
 from wallaroo_spark.pipelines.controller.messages.instructions import DeliverInputs, DeliverRecords
 
-log = one_line(logging.getLogger("wallaroo_spark.gateway"))
+log = one_line("wallaroo_spark.gateway")
 
 FOLLOW_SECONDS = 1.0
 """Seconds between two looks at the schema and the tokens. A choice: it is the delay of a revocation, below a lease."""
@@ -38,41 +38,34 @@ GENERATION_SECONDS = 5.0
 """Seconds between two looks for a newer generation. It costs a listing, and a lease is longer."""
 
 
+@dataclass(eq=False)
 class Gateway:
     """One gateway in one generation. ``failed`` is called with the error that ends it."""
 
-    def __init__(
-        self,
-        name: str,
-        files: ApplicationFiles,
-        limits: GatewayLimits,
-        failed: Callable[[BaseException], None],
-        *,
-        peers: Peers | None = None,
-        addresses: Callable[[], list[str]] = list,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self.name = name
-        self.files = files
-        self.limits = limits
+    name: str
+    files: ApplicationFiles
+    limits: GatewayLimits
+    failed: Callable[[BaseException], None]
+    peers: Peers
+    addresses: Callable[[], list[str]] = list
+    """The addresses of the live gateways."""
+    clock: Callable[[], float] = time.time
+    """The time of schedules, in seconds since 1970 UTC."""
+
+    def __post_init__(self) -> None:
+        limits = self.limits
         self.calls = FileCalls(limits.file_seconds)
         """Makes the calls to the files."""
-        self.queue = InboxQueue(files, limits, self.calls.call)
+        self.queue = InboxQueue(self.files, limits, self.calls.call)
         self.figures = GatewayFigures()
         self.access = AccessRules()
-        self.addresses = addresses
-        """The addresses of the live gateways."""
-        self.core = GatewayCore(name, 0, SchemaView(), limits)
+        self.core = GatewayCore(self.name, 0, SchemaView(), limits)
         ephemeral = ByteBudget(limits.ephemeral_bytes)
         self.exchanges = Exchanges(limits, random.choice, ephemeral)
         self.endpoints = Endpoints(limits, ephemeral)
-        self.peers = peers or Peers(name, dict)
         self.rules_changed: dict[object, Callable[[], None]] = {}
         """Called when permissions may have changed: one entry for each open channel."""
         self._tasks = BackgroundTasks(self._ended)
-        self.clock = clock
-        """The time of schedules, in seconds since 1970 UTC."""
-        self._failed = failed
         self._position: int | None = None
 
     async def start(self) -> None:
@@ -169,7 +162,7 @@ class Gateway:
     def _ended(self, error: BaseException | None) -> None:
         if error is not None:
             self.end("it has failed, and is started again")
-            self._failed(error)
+            self.failed(error)
 
     async def _follow_commits(self) -> None:
         while True:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +21,7 @@ from wallaroo_spark.gateway.limits import Refused, try_again
 from wallaroo_spark.gateway.server.answers import CODE
 from wallaroo_spark.gateway.server.credentials import TlsFiles
 
-log = one_line(logging.getLogger("wallaroo_spark.gateway"))
+log = one_line("wallaroo_spark.gateway")
 
 FORWARDED = "wallaroo-forwarded"
 """The metadata of a forwarded call."""

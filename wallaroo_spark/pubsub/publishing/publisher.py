@@ -9,10 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-import os
-import socket
-import uuid
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -28,12 +24,12 @@ from wallaroo_spark.pubsub.publishing.settings import TopicSettings
 from wallaroo_spark.pubsub.publishing.staging import PartitionTenancy
 from wallaroo_spark.pubsub.publishing.topic_log import StagedFile, TopicLog, TopicManifest
 from wallaroo_spark.pubsub.topic_catalog import PublisherProgress, TopicCatalog, leases_of
-from wallaroo_spark.runtime.service import ServiceShell, ServiceThread, serve
+from wallaroo_spark.runtime.service import ServiceShell, ServiceThread, new_holder, serve
 from wallaroo_spark.storage.locations import Location
 from wallaroo_spark.transport import ByteStream
 from wallaroo_spark.transport.base import HIGH_WATER
 
-log = one_line(logging.getLogger("wallaroo_spark.pubsub"))
+log = one_line("wallaroo_spark.pubsub")
 
 RENEW_SECONDS = 1.0
 """Seconds between two renewals of the lease, unless a third of the lease is shorter.
@@ -308,10 +304,9 @@ async def _until_it_ends(stream: ByteStream) -> None:
 
 def run_publisher(setup: PublisherSetup, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
     """Serve the partition within ``mapInPandas``. Yields empty frames as heartbeats, and ends with the publisher."""
-    holder = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
     settings = setup.settings
     registry = leases_of(settings.registry, settings.name, settings.lease_seconds)
     with registry, TopicCatalog(settings.registry, lease_seconds=settings.lease_seconds) as topics:
-        tenancy = PartitionTenancy(registry, topics, settings.name, setup.partition, setup.submission, holder)
+        tenancy = PartitionTenancy(registry, topics, settings.name, setup.partition, setup.submission, new_holder())
         service = PublisherService(setup, tenancy)
         yield from serve(ServiceThread(service, f"wallaroo-topic-{settings.name}-{setup.partition}"), rows)

@@ -23,6 +23,7 @@ from wallaroo_spark.registry import Registry
 from wallaroo_spark.runtime.job_errors import in_short
 from wallaroo_spark.runtime.python_tasks import TASK_PROCESS
 from wallaroo_spark.runtime.service import Tenancy
+from wallaroo_spark.runtime.spark_checks import classic_context
 from wallaroo_spark.storage.locations import Location, for_tasks
 
 EpochArgument = None | int | str | tuple[int, str]
@@ -140,13 +141,10 @@ def _check_query(files: CheckpointFiles, query: str | None, batch: int, topic: s
 
 def _batch(df: DataFrame, number: int | None, topic: str) -> tuple[int, str, str | None]:
     """Return the batch, the run of its query (empty where Spark does not report it) and the query's id, if known."""
-    try:
-        context = df.sparkSession.sparkContext
-        running, run = context.getLocalProperty(BATCH_PROPERTY), context.getLocalProperty(RUN_PROPERTY)
-        query = context.getLocalProperty(QUERY_PROPERTY)
-    except Exception:
-        # Spark Connect has no local properties.
-        running = run = query = None
+    # Spark Connect has no local properties.
+    context = classic_context(df.sparkSession)
+    names = (BATCH_PROPERTY, RUN_PROPERTY, QUERY_PROPERTY)
+    running, run, query = (context.getLocalProperty(name) if context is not None else None for name in names)
     if number is None and running is None:
         raise PubSubError(
             f"Spark does not report the running batch, for topic {topic!r}; call publish inside foreachBatch, or "

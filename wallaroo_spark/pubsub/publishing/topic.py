@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -36,7 +35,7 @@ from wallaroo_spark.sidecar.task_access import require_reach
 from wallaroo_spark.storage.locations import for_tasks
 from wallaroo_spark.transport import open_access_warning
 
-log = one_line(logging.getLogger("wallaroo_spark.pubsub"))
+log = one_line("wallaroo_spark.pubsub")
 
 
 class Topic(DriverHandle):

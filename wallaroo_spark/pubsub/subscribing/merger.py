@@ -58,6 +58,7 @@ class _Partition:
         return sum(len(data.payload) for data in self.held)
 
 
+@dataclass(eq=False)
 class Merger:
     """Merges the messages of the publishers of all partitions into one sequence of items.
 
@@ -70,35 +71,31 @@ class Merger:
     shapes.
     """
 
-    def __init__(
-        self,
-        partitions: int,
-        *,
-        atomic: bool = True,
-        beyond: tuple[Time, ...] = (),
-        resume: tuple[Time, ...] = (),
-        max_held_bytes: int = MAX_HELD_BYTES,
-    ) -> None:
-        if partitions < 1:
+    partitions: int
+    atomic: bool = True
+    beyond: tuple[Time, ...] = ()
+    resume: tuple[Time, ...] = ()
+    max_held_bytes: int = MAX_HELD_BYTES
+    held_bytes: int = field(default=0, init=False)
+    """Bytes of the data that waits for the completion of its epoch."""
+    upper: tuple[Time, ...] = field(default=(), init=False)
+    """Merged upper frontier of the snapshots; constant. Rows at or before it may be incomplete and are dropped."""
+
+    def __post_init__(self) -> None:
+        if self.partitions < 1:
             raise ConfigurationError(
-                f"a topic has at least 1 partition, and not {partitions}", code="option-out-of-range"
+                f"a topic has at least 1 partition, and not {self.partitions}", code="option-out-of-range"
             )
-        self._partitions = [_Partition() for _ in range(partitions)]
-        self._atomic = atomic
-        self._beyond = MaximalAntichain(beyond)
-        self._resume = resume
-        self._most_held = max_held_bytes
-        self.held_bytes = 0
-        """Bytes of the data that waits for the completion of its epoch."""
+        self._partitions = [_Partition() for _ in range(self.partitions)]
+        self._beyond = MaximalAntichain(self.beyond)
         self._lower = MinimalAntichain()
         self._filter = MaximalAntichain()
         self._began = False
-        self.upper: tuple[Time, ...] = ()
-        """Merged upper frontier of the snapshots; constant. Rows at or before it may be incomplete and are dropped."""
-        self._shape = tuple({least(time) for time in (*beyond, *resume)})
+        self._shape = tuple({least(time) for time in (*self.beyond, *self.resume)})
         if len(self._shape) > 1:
             raise ConfigurationError(
-                f"beyond {beyond!r} and resume {resume!r} are of different shapes; a topic has times of one shape",
+                f"beyond {self.beyond!r} and resume {self.resume!r} are of different shapes; a topic has times of one "
+                "shape",
                 code="epoch-invalid",
             )
 
@@ -112,7 +109,7 @@ class Merger:
         """Whether every publisher has sent the end of the topic."""
         return all(one.ended for one in self._partitions)
 
-    def resume(self, partition: int) -> tuple[Time, ...]:
+    def resumes_at(self, partition: int) -> tuple[Time, ...]:
         """The time for a hello to resume from, as a tuple of one element; empty to begin with the next batch.
 
         Raises :class:`PubSubError` when the partition's frontier is not one time. Publishers of this package always
@@ -120,7 +117,7 @@ class Merger:
         """
         one = self._partitions[partition]
         if one.own is None:
-            return self._resume
+            return self.resume
         if len(one.own) != 1:
             raise PubSubError(
                 f"partition {partition} has the frontier {one.own.elements!r}, and a hello has one time",
@@ -131,7 +128,7 @@ class Merger:
     def may_read(self, partition: int) -> bool:
         """Whether to read from a partition now. A partition that holds back the topic's frontier is always read."""
         own = self._partitions[partition].own
-        if self.held_bytes <= self._most_held or own is None:
+        if self.held_bytes <= self.max_held_bytes or own is None:
             return True
         return all(one.own is not None for one in self._partitions) and any(time in self._lower for time in own)
 
@@ -156,7 +153,7 @@ class Merger:
             own = one.own
             self._hold(one, [data for data in one.held if not own.may_see(data.time)])
             # Rows that were already delivered (without ``atomic``) are recognised by counting data messages.
-            one.repeated, one.seen = (0 if self._atomic else max(one.seen, one.repeated)), 0
+            one.repeated, one.seen = (0 if self.atomic else max(one.seen, one.repeated)), 0
         one.connected = False
 
     def ended(self, partition: int) -> None:
@@ -169,7 +166,7 @@ class Merger:
         assert self.held_bytes == sum(one.held_bytes for one in self._partitions)
         owns = [one.own for one in self._partitions if one.own is not None]
         assert self._lower.elements == MinimalAntichain([time for own in owns for time in own]).elements
-        assert not self._began or self._atomic or not self.held_bytes
+        assert not self._began or self.atomic or not self.held_bytes
         if self._began:
             assert all(self._lower.may_see(data.time) for one in self._partitions for data in one.held)
 
@@ -177,7 +174,7 @@ class Merger:
         if one.connected:
             raise broken(Fault.WRONG_STATE, f"partition {partition} sends a second snapshot")
         self._check_shapes((*message.lower, *message.upper), f"partition {partition}")
-        expected = self.resume(partition)
+        expected = self.resumes_at(partition)
         if expected and message.lower != expected:
             raise broken(
                 Fault.REPLAY_DIFFERS,
@@ -209,7 +206,7 @@ class Merger:
         one.seen += 1
         if one.seen <= one.repeated:
             return []
-        if not self._atomic:
+        if not self.atomic:
             dropped = self._beyond.covers(message.time)
             return [] if dropped else [Delivered(message.time, partition, message.payload)]
         # The filter is complete only when all snapshots have arrived; until then all data is held.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import ssl
 import time
@@ -25,7 +24,7 @@ from wallaroo_spark.pubsub.subscribing.settings import Catalog, SubscriptionSett
 from wallaroo_spark.pubsub.times import Lost
 from wallaroo_spark.transport import ByteStream, connect, parse_address
 
-log = one_line(logging.getLogger("wallaroo_spark.pubsub"))
+log = one_line("wallaroo_spark.pubsub")
 
 T = TypeVar("T")
 

@@ -6,24 +6,25 @@ Source: ``docs/pubsub.md#where-it-comes-from``.
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl
+import time
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from wallaroo_spark.errors import ConfigurationError, PubSubError, WallarooError, one_line
+from wallaroo_spark.errors import ConfigurationError, PubSubError, RegistryError, WallarooError, one_line
 from wallaroo_spark.event_loop import BackgroundTasks
 from wallaroo_spark.pubsub.messages import VERSION, Closed, Data, Snapshot, SubscriberHello, Update, Why, unpack_rows
 from wallaroo_spark.pubsub.subscribing.merger import Delivered, MergedItem, Merger
 from wallaroo_spark.pubsub.subscribing.partition_link import LinkLost, PartitionLink
 from wallaroo_spark.pubsub.subscribing.settings import Catalog, SubscriptionSettings, TopicDescription
-from wallaroo_spark.pubsub.subscribing.topic_search import TopicSearch
 from wallaroo_spark.pubsub.times import Epoch, Frontier, Item, Position, Time, same_shape, start_of
 
-log = one_line(logging.getLogger("wallaroo_spark.pubsub"))
+log = one_line("wallaroo_spark.pubsub")
 
+FIND_SECONDS = 0.2
+"""Seconds between two lookups of a topic that does not run yet. A choice: five Redis calls a second."""
 LOOK_SECONDS = 2.0
 """Seconds between two checks whether a partition has moved to another publisher.
 
@@ -39,6 +40,43 @@ ITEM_BYTES = 256
 
 A choice, about the memory of the Python objects of a frontier, so that frontiers alone reach the limit too.
 """
+
+
+class TopicSearch:
+    """Looks a topic up until it runs, for ``wait`` seconds at most. The caller waits :attr:`pause` between attempts."""
+
+    def __init__(self, catalog: Catalog, topic: str, wait: float) -> None:
+        self._catalog = catalog
+        self._topic = topic
+        self._wait = wait
+        self._until = time.monotonic() + wait
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the next attempt."""
+        return min(FIND_SECONDS, max(0.0, self._until - time.monotonic()))
+
+    def attempt(self) -> TopicDescription | None:
+        """The description of the topic; None when it does not run yet, or the registry does not answer. It blocks.
+
+        Raises :class:`PubSubError` or :class:`RegistryError` in place of None once the time is over.
+        """
+        over = time.monotonic() >= self._until
+        try:
+            found = self._catalog.find(self._topic)
+        except RegistryError:
+            if over:
+                raise
+            return None
+        if found is None and over:
+            waited = f", after {self._wait:g} seconds" if self._wait else ""
+            raise PubSubError(
+                f"topic {self._topic!r} has no publisher in this registry{waited}; check the name and the registry, or "
+                "wait for it longer",
+                code="topic-not-found",
+                topic=self._topic,
+            )
+        return found
 
 
 @dataclass(eq=False, repr=False)
@@ -145,10 +183,10 @@ class Subscriber:
         given: dict[str, Time] = {} if settings.beyond == () else {"beyond": settings.beyond}
         if settings.resume is not None:
             given["resume"] = settings.resume.time
-        for option, time in given.items():
-            if not same_shape(time, start):
+        for option, at in given.items():
+            if not same_shape(at, start):
                 raise ConfigurationError(
-                    f"option {option}: topic {settings.topic!r} has times like {start!r}, and {time!r} is none of them",
+                    f"option {option}: topic {settings.topic!r} has times like {start!r}, and {at!r} is none of them",
                     code="epoch-invalid",
                     option=option,
                 )
@@ -178,14 +216,9 @@ class Subscriber:
     def _hello(self, partition: int) -> SubscriberHello:
         settings, record = self.settings, self._record
         assert record is not None
+        resume = self._merger.resumes_at(partition)
         return SubscriberHello(
-            VERSION,
-            settings.cookie,
-            settings.topic,
-            partition,
-            settings.name,
-            record.identity,
-            self._merger.resume(partition),
+            VERSION, settings.cookie, settings.topic, partition, settings.name, record.identity, resume
         )
 
     async def _read(self, link: PartitionLink) -> Closed:

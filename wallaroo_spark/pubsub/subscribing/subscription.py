@@ -20,8 +20,7 @@ import pyarrow as pa
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.event_loop import LoopThread
 from wallaroo_spark.pubsub.subscribing.settings import Catalog, SubscriptionSettings, TopicDescription
-from wallaroo_spark.pubsub.subscribing.subscriber import Subscriber
-from wallaroo_spark.pubsub.subscribing.topic_search import TopicSearch
+from wallaroo_spark.pubsub.subscribing.subscriber import Subscriber, TopicSearch
 from wallaroo_spark.pubsub.times import Epoch, Item, Position, Time
 from wallaroo_spark.settings import function_takes_settings
 

@@ -6,7 +6,6 @@ It implements the source protocol of the connector SDK without importing it. Sou
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
@@ -32,7 +31,7 @@ MOST_BATCHES = 1 << 31
 MOST_PLACES = 1 << INDEX_BITS
 """Limit of messages in one batch."""
 
-log = one_line(logging.getLogger("wallaroo_spark.pubsub"))
+log = one_line("wallaroo_spark.pubsub")
 
 
 @dataclass(frozen=True, slots=True)

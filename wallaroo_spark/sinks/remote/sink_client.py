@@ -6,7 +6,6 @@ Source: ``docs/protocol.md#sinks``.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Collection, Sequence
 from typing import Any, Self, TypeVar
 
@@ -18,7 +17,7 @@ from wallaroo_spark.protocol.sinks.sessions import SUPERSEDED, SinkWorkerSession
 from wallaroo_spark.sinks.settings import ConnectionSettings
 from wallaroo_spark.transport import ByteStream, client_context, connect, format_address
 
-log = one_line(logging.getLogger("wallaroo_spark.sinks"))
+log = one_line("wallaroo_spark.sinks")
 
 PROGRAM = "wallaroo_spark"
 STREAM = "data"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import logging
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,7 +21,7 @@ from wallaroo_spark.sidecar.syncing import sync, sync_open_file
 from wallaroo_spark.sinks.two_phase.states import TRANSACTION, TransactionEvent, TransactionState
 from wallaroo_spark.steps import SinkStep, passed
 
-log = one_line(logging.getLogger("wallaroo_spark.sinks"))
+log = one_line("wallaroo_spark.sinks")
 
 _CHECKSUM = 8
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import logging
 import re
 import threading
 import uuid
@@ -28,7 +27,7 @@ from wallaroo_spark.sinks.server.journal import Journal, LogRecord, OutputPart, 
 from wallaroo_spark.sinks.two_phase.states import TransactionState
 from wallaroo_spark.steps import SinkStep, passed
 
-log = one_line(logging.getLogger("wallaroo_spark.sinks"))
+log = one_line("wallaroo_spark.sinks")
 
 HIDDEN = ".wallaroo"
 LOG_LINES = 10_000

@@ -7,7 +7,6 @@ Source: ``docs/protocol.md#sinks``.
 from __future__ import annotations
 
 import asyncio
-import logging
 from dataclasses import dataclass
 
 from wallaroo_spark.errors import ConfigurationError, ProtocolError, SinkError, TransportError, one_line
@@ -19,7 +18,7 @@ from wallaroo_spark.sinks.server.output_directory import OutputDirectory, Unvote
 from wallaroo_spark.steps import SinkStep, passed
 from wallaroo_spark.transport import ByteStream
 
-log = one_line(logging.getLogger("wallaroo_spark.sinks"))
+log = one_line("wallaroo_spark.sinks")
 
 
 @dataclass(frozen=True)

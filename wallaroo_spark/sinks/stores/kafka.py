@@ -12,7 +12,6 @@ is final, and only this session writes newer marks.
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,7 +33,7 @@ from wallaroo_spark.sinks.stores.staged_rows import StagedSink, as_bytes, checke
 from wallaroo_spark.sinks.writer import BatchWriter, transactional
 from wallaroo_spark.steps import SinkStep, passed
 
-log = one_line(logging.getLogger("wallaroo_spark.sinks"))
+log = one_line("wallaroo_spark.sinks")
 
 _TAIL = 1_000
 """Number of offsets at the end of the marks' topic that are read first. A choice: the mark is nearly always there."""

@@ -5,7 +5,6 @@ Source: ``docs/protocol.md#sinks``; the states are in ``states.py``.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from wallaroo_spark.errors import SinkError, one_line, split_code
@@ -15,7 +14,7 @@ from wallaroo_spark.sinks.two_phase.states import BatchEvent, BatchRun, BatchSta
 from wallaroo_spark.sinks.two_phase.vote import Vote
 from wallaroo_spark.steps import SinkStep, passed
 
-log = one_line(logging.getLogger("wallaroo_spark.sinks"))
+log = one_line("wallaroo_spark.sinks")
 
 RunPartitions = Callable[[int], Iterable[Vote]]
 """Runs :func:`~.vote.vote` for every partition of a batch, in tasks, and returns the votes."""
