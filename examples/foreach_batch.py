@@ -16,6 +16,16 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from wallaroo_spark import Receiver
 
+THIS_MACHINE = {
+    # Spark's UI has links that end jobs, listens on every interface and asks nobody for a token.
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    # A worker is a job that does not end, and would be a progress bar for ever.
+    "spark.ui.showConsoleProgress": "false",
+}
+"""Settings of Spark for a session on this machine alone."""
+
 
 class Totals:
     """The function of ``foreachBatch``: write the number of messages and bytes of each instance, in one folder for each
@@ -46,7 +56,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--port", type=int, default=7100, help="port of the first worker; the next has the next one")
     given = parser.parse_args()
-    spark = SparkSession.builder.master("local[4]").appName("totals").getOrCreate()
+    spark = SparkSession.builder.master("local[4]").appName("totals").config(map=THIS_MACHINE).getOrCreate()
     with Receiver(spark, "totals", workers=2, port=given.port) as receiver:
         query = start(receiver, given.folder)
         print(f"workers listen at {','.join(receiver.addresses)}", flush=True)

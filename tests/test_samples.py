@@ -77,3 +77,14 @@ def test_the_databricks_sample_is_json_without_autoscaling() -> None:
     assert "autoscale" not in cluster
     assert cluster["num_workers"] >= 2
     assert all(value.startswith("{{secrets/") for value in cluster["spark_env_vars"].values())
+
+
+@pytest.mark.parametrize("folder", ["examples", "jobs", "proving", "wallaroo_spark"])
+def test_a_session_that_the_repository_makes_has_no_ui_on_every_interface(folder: str) -> None:
+    root = CONF.parent / folder
+    texts = {path.name: path.read_text(encoding="utf-8") for path in root.rglob("*.py")}
+
+    made = {name: text for name, text in texts.items() if "SparkSession.builder" in text}
+    # It is given its settings by proving/bench/sections/kafka.py.
+    made.pop("kafka_query.py", None)
+    assert [name for name, text in made.items() if not re.search(r"THIS_MACHINE|spark\.ui\.enabled", text)] == []
