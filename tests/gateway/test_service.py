@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 import pytest
 
+from tests import evil_values as evil
 from tests.gateway.memory import schema_of
 from tests.gateway.shop import SHOP, TOKENS, join, publish
 from tests.pems import Pems
@@ -227,8 +228,11 @@ def test_a_token_file_that_cannot_be_understood_is_no_token_and_the_others_are(
     (written,) = folder.iterdir()
     content = written.read_bytes()
     bad = [b"", b"{", b"[]", b"\xff", content, content.replace(b"1.0", b'"now"'), content.replace(b": 1", b": 99")]
+    bad += [evil.PAYLOADS["nested 50,000 deep"], content.replace(b'"seller"', b"[]")]
     for number, one in enumerate(bad):
-        (folder / f"{number:016x}.json").write_bytes(one)
+        name = f"{number:016x}"
+        one = one if one == content else one.replace(good.id.encode(), name.encode())
+        (folder / f"{name}.json").write_bytes(one)
     for _ in range(3):
         assert store.list() == {good.id: good}
     # Each is named once, although a gateway reads them every second.

@@ -20,6 +20,7 @@ from typing import Any
 
 from wallaroo_spark.errors import PipelineError, one_line
 from wallaroo_spark.gateway.limits import Refused
+from wallaroo_spark.json_text import load_json
 from wallaroo_spark.pipelines.schema.declarations import TokenDeclaration
 from wallaroo_spark.pipelines.schema.names import ObjectKey
 from wallaroo_spark.sidecar.folder import SidecarFolder
@@ -181,12 +182,14 @@ class TokenStore:
             return None
         where = f"{self._folder.identity}/{id}.json"
         try:
-            stored = json.loads(content)
+            stored = load_json(content)
             if stored.pop("format") != _FORMAT or stored["id"] != id:
                 raise ValueError("its format or its identifier differs")
             token = KeptToken(**stored)
             if not all(isinstance(at, float | int) for at in (token.created_at, token.expires_at or 0)):
                 raise ValueError("a time in it is no number")
+            if not (isinstance(token.name, str) and isinstance(token.hash, str) and token.hash.isascii()):
+                raise ValueError("its name or its hash is no text")
             return token
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise PipelineError(
