@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -158,6 +159,15 @@ async def test_what_cannot_work_is_said_at_once(gateway: FakeGateway) -> None:
         with pytest.raises(ConfigurationError, match="the token is not known"):
             await published(client, numbered(10))
         assert await published(client, ()) == []
+
+
+async def test_an_error_is_raised_without_the_frames_of_the_loop(gateway: FakeGateway) -> None:
+    with await asyncio.to_thread(Client, gateway.address, retry=SOON) as client:
+        with pytest.raises(PipelineError) as raised:
+            await asyncio.to_thread(lambda: list(client.publish_many("shop/unknown", numbered(1))))
+        await asyncio.to_thread(client.close)
+
+    assert "_connection" not in "".join(traceback.format_exception(raised.value))
 
 
 async def test_threads_may_publish_many_with_one_blocking_client(gateway: FakeGateway) -> None:

@@ -153,7 +153,8 @@ class PublishedEvents(AsyncIterator[PublishedEvent]):
                 code=self._failure.code,
                 answered=first,
             )
-            raise error from self._failure
+            # Without the frames of the loop that has published.
+            raise error from self._failure.__cause__
         if self._source_error is not None:
             raise self._source_error
         if self._count_refused:
