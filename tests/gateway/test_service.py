@@ -231,8 +231,8 @@ def test_a_token_file_that_cannot_be_understood_is_no_token_and_the_others_are(
     bad += [evil.PAYLOADS["nested 50,000 deep"], content.replace(b'"seller"', b"[]")]
     for number, one in enumerate(bad):
         name = f"{number:016x}"
-        one = one if one == content else one.replace(good.id.encode(), name.encode())
-        (folder / f"{name}.json").write_bytes(one)
+        named = one if one == content else one.replace(good.id.encode(), name.encode())
+        (folder / f"{name}.json").write_bytes(named)
     for _ in range(3):
         assert store.list() == {good.id: good}
     # Each is named once, although a gateway reads them every second.
