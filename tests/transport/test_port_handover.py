@@ -9,7 +9,7 @@ import pytest
 
 from tests.waiting import SECONDS
 from wallaroo_spark.errors import ConfigurationError, TransportError
-from wallaroo_spark.transport import ByteStream, Listener, connect, port_handover, serve, serve_once_free
+from wallaroo_spark.transport import ByteStream, Listener, connect, serve, serve_once_free, tcp
 
 
 async def echo(stream: ByteStream) -> None:
@@ -30,7 +30,7 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
             found.set()
             raise
 
-    monkeypatch.setattr(port_handover, "serve", noticing)
+    monkeypatch.setattr(tcp, "serve", noticing)
     return found
 
 
@@ -67,7 +67,7 @@ async def test_a_lasting_error_is_raised_at_once() -> None:
 
 
 async def test_a_port_that_a_stranger_keeps_is_said_to_be_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(port_handover, "FREE_SECONDS", 0.1)
+    monkeypatch.setattr(tcp, "FREE_SECONDS", 0.1)
     holder = await serve(echo, "127.0.0.1", 0)
     with pytest.raises(ConfigurationError, match=r"cannot listen on 127\.0\.0\.1:\d+: Address already in use; free"):
         await serve_once_free(echo, "127.0.0.1", holder.address[1], stopped=asyncio.Event())

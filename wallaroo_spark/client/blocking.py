@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from wallaroo_spark.client.arguments import iterable_of
 from wallaroo_spark.client.bulk.publishing import PublishedEvents
@@ -35,7 +35,7 @@ from wallaroo_spark.errors import LocalProtocolError, one_line
 from wallaroo_spark.event_loop import Blocking, CallerThread, blocking, blocking_iterator, end_tasks, next_of
 from wallaroo_spark.settings import takes_settings
 
-log = one_line(logging.getLogger("wallaroo_spark.client"))
+log = one_line("wallaroo_spark.client")
 P = ParamSpec("P")
 D = TypeVar("D", StreamDelivery, StageWork)
 
@@ -95,24 +95,20 @@ class BlockingDelivery(Blocking[D]):
             self._thread.call(lambda: self._asynchronous.__aexit__(kind, error, trace))
 
 
-class BlockingMembership(Generic[D]):
+class BlockingMembership(Blocking[Membership[D]]):
     """The blocking form of a :class:`Membership`: an iterator of deliveries, and a context manager that leaves."""
-
-    def __init__(self, member: Membership[D], thread: CallerThread) -> None:
-        self._member: Membership[D] = member
-        self._thread = thread
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> BlockingDelivery[D]:
-        found = self._thread.call(lambda: next_of(self._member))
+        found = self._thread.call(lambda: next_of(self._asynchronous))
         if found is None:
             raise StopIteration
         return BlockingDelivery(found[0], self._thread)
 
     def __enter__(self) -> Self:
-        self._thread.read(self._member.start)
+        self._thread.read(self._asynchronous.start)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -121,7 +117,7 @@ class BlockingMembership(Generic[D]):
     def close(self) -> None:
         """As :meth:`Membership.close`."""
         if not self._thread.stopped:
-            self._thread.call(self._member.close)
+            self._thread.call(self._asynchronous.close)
 
 
 def _membership(

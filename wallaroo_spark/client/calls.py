@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import logging
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,7 @@ from wallaroo_spark.client.settings import ClientSettings
 from wallaroo_spark.errors import one_line, shown_error
 from wallaroo_spark.event_loop import end_tasks
 
-log = one_line(logging.getLogger("wallaroo_spark.client"))
+log = one_line("wallaroo_spark.client")
 _END = object()
 LONGEST_ERROR = 1000
 """The most characters of the text of a call that has failed. A choice: enough for a message."""

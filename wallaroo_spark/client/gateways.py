@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -29,7 +28,7 @@ from wallaroo_spark.event_loop import BackgroundTasks
 from wallaroo_spark.registry import Registry, application_registry
 from wallaroo_spark.transport import read_authority, read_pair
 
-log = one_line(logging.getLogger("wallaroo_spark.client"))
+log = one_line("wallaroo_spark.client")
 
 WORD_SECONDS = 1.0
 """Seconds without a connection after which the log says so. A choice: a person waits that long without wondering."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
@@ -37,7 +36,7 @@ from wallaroo_spark.errors import (
     shown_error,
 )
 
-log = one_line(logging.getLogger("wallaroo_spark.client"))
+log = one_line("wallaroo_spark.client")
 
 Message = Any
 """A ``SubscriberMessage`` or a ``WorkerMessage``; both have the same fields but their joins."""

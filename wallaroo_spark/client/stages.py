@@ -21,7 +21,7 @@ from wallaroo_spark.connector.arguments import callable_of, wrong_type
 from wallaroo_spark.errors import ArgumentValueError, WallarooError, one_line, shown_error
 from wallaroo_spark.event_loop import BackgroundTasks
 
-log = one_line(logging.getLogger("wallaroo_spark.client"))
+log = one_line("wallaroo_spark.client")
 
 
 @dataclass(frozen=True)

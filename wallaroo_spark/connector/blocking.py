@@ -179,23 +179,19 @@ class BlockingConnector(Blocking[Connector]):
             self._callbacks.finish()
 
 
-class _AcknowledgementSteps(Iterator[Acknowledgement]):
+class _AcknowledgementSteps(Blocking[Acknowledgements], Iterator[Acknowledgement]):
     """The blocking form of a subscription."""
-
-    def __init__(self, subscription: Acknowledgements, thread: CallerThread) -> None:
-        self._subscription = subscription
-        self._thread = thread
 
     def __next__(self) -> Acknowledgement:
         found = None
         if not self._thread.stopped:
             try:
-                found = self._thread.call(self._subscription.next)
+                found = self._thread.call(self._asynchronous.next)
             except LocalProtocolError:
                 if not self._thread.stopped:
                     raise
         # The connector may have been closed meanwhile.
-        found = found or self._subscription.take()
+        found = found or self._asynchronous.take()
         if found is None:
             raise StopIteration
         return found

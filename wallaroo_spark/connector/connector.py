@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -41,7 +40,7 @@ from wallaroo_spark.transport import parse_address
 if TYPE_CHECKING:
     from wallaroo_spark.registry import Registry
 
-_log = one_line(logging.getLogger("wallaroo_spark.connector"))
+_log = one_line("wallaroo_spark.connector")
 
 _REGISTRY_ATTEMPTS = 2
 """Attempts of one lookup in the registry. Few, because the connector's own back-off repeats the lookup."""

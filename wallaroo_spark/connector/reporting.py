@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import threading
 import time
 import weakref
@@ -22,7 +21,7 @@ from dataclasses import dataclass, field
 from wallaroo_spark.codes import titles
 from wallaroo_spark.errors import one_line
 
-_log = one_line(logging.getLogger("wallaroo_spark.connector"))
+_log = one_line("wallaroo_spark.connector")
 
 MARK_SECONDS = 0.25
 """Precision of the age of the oldest unacknowledged message. A choice: ages are shown to people, in tenths of seconds.

@@ -7,7 +7,6 @@ What the end of a session means, whether and where the connector tries again, is
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -26,7 +25,7 @@ from wallaroo_spark.protocol import ConnectorSession, Error, Frame, Ok, Restart
 from wallaroo_spark.protocol.faults import is_later, is_superseded, redirect_address
 from wallaroo_spark.transport import connect, format_address, parse_address
 
-_log = one_line(logging.getLogger("wallaroo_spark.connector"))
+_log = one_line("wallaroo_spark.connector")
 
 Ending = Error | Restart | TransportError
 """The frame or the error that ended a session."""

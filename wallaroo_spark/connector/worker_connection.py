@@ -16,7 +16,7 @@ from wallaroo_spark.errors import RemoteProtocolError, TransportError, one_line
 from wallaroo_spark.protocol import ConnectorSession, EncodedRun, EosMessage, Fault, Frame, Notify
 from wallaroo_spark.transport import ByteStream
 
-_log = one_line(logging.getLogger("wallaroo_spark.connector"))
+_log = one_line("wallaroo_spark.connector")
 
 COLLECTED_BYTES = 64 * 1024
 """Bytes of frames that are collected for the next write; a sender waits while there are more.

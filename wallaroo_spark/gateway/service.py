@@ -26,7 +26,7 @@ from wallaroo_spark.registry import Registry, application_registry
 from wallaroo_spark.runtime.listening import ListenSettings
 from wallaroo_spark.runtime.service import ServiceShell, ServiceThread, Tenancy, new_holder, serve
 from wallaroo_spark.storage.locations import Location
-from wallaroo_spark.transport.port_handover import FREE_SECONDS
+from wallaroo_spark.transport.tcp import FREE_SECONDS
 
 log = one_line("wallaroo_spark.gateway")
 

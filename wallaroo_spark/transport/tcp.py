@@ -11,18 +11,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import logging
 import socket
 import ssl
 import struct
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from wallaroo_spark.errors import TransportError, one_line
+from wallaroo_spark.errors import ConfigurationError, TransportError, one_line
 from wallaroo_spark.event_loop import BackgroundTasks
 from wallaroo_spark.transport import base
 from wallaroo_spark.transport.address import format_address
@@ -38,7 +38,7 @@ from wallaroo_spark.transport.base import (
 from wallaroo_spark.transport.binding import bind
 from wallaroo_spark.transport.tls import names_in, received_close_notify
 
-_log = one_line(logging.getLogger(__name__))
+_log = one_line(__name__)
 
 FLUSH_SECONDS = 5.0
 """Limit in seconds of the wait in :meth:`close` for queued bytes, and for the TLS close_notify. A choice."""
@@ -57,6 +57,14 @@ BACKLOG = 1024
 worker is replaced, all its connectors connect to the next one at about the same time. Those that do not fit into the
 queue try again a second later.
 """
+
+FREE_SECONDS = 15.0
+"""Limit of the wait for a port that is in use, in seconds.
+
+A choice: the process of a cancelled Spark task lives on for some seconds.
+"""
+_PAUSE_SECONDS = 0.2
+"""Seconds between two attempts to bind the port. A choice."""
 
 _READ_AHEAD = 64 * 1024
 """The socket is not read while this many bytes wait for :meth:`read`; one more chunk can arrive on top.
@@ -127,6 +135,32 @@ async def serve(
     for bound in sockets:
         listener.servers.append(await loop.create_server(listener.accept, sock=bound, backlog=backlog))
     return listener
+
+
+async def serve_once_free(
+    handler: Handler, host: str, port: int, *, tls: ssl.SSLContext | None = None, stopped: asyncio.Event
+) -> Listener | None:
+    """Listen as :func:`serve` does, and wait for a port that is in use; None when ``stopped`` is set meanwhile.
+
+    Raises :class:`ConfigurationError` when the port does not become free, and at once for any other error.
+    """
+    until = time.monotonic() + FREE_SECONDS
+    while not stopped.is_set():
+        try:
+            return await serve(handler, host, port, tls=tls)
+        except TransportError as error:
+            if getattr(error.__cause__, "errno", None) != errno.EADDRINUSE:
+                raise ConfigurationError(error.message, code=error.code, **error.fields) from error
+            if time.monotonic() > until:
+                raise ConfigurationError(
+                    f"{error.message}; another program has held it for {FREE_SECONDS:g} seconds, which is longer than "
+                    "a predecessor may take to end",
+                    code="cannot-listen",
+                    **error.fields,
+                ) from error
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stopped.wait(), _PAUSE_SECONDS)
+    return None
 
 
 def tune(connection: Any) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
@@ -33,7 +32,7 @@ from wallaroo_spark.errors import (
 )
 from wallaroo_spark.event_loop import end_tasks
 
-log = one_line(logging.getLogger("wallaroo_spark.client"))
+log = one_line("wallaroo_spark.client")
 
 _LOOK_SECONDS = 1.0
 """Seconds between two looks whether answers are late. A choice: it is short beside the setting ``timeout``."""

@@ -7,7 +7,6 @@ stream; an ACK advances its reference.
 from __future__ import annotations
 
 import asyncio
-import logging
 from functools import partial
 
 from wallaroo_spark.connector.sending.connector_state import ConnectorState
@@ -19,7 +18,7 @@ from wallaroo_spark.errors import LocalProtocolError, RemoteProtocolError, one_l
 from wallaroo_spark.event_loop import BackgroundTasks
 from wallaroo_spark.protocol import Ack, Frame, Nack, NotifyAck, Ok
 
-_log = one_line(logging.getLogger("wallaroo_spark.connector"))
+_log = one_line("wallaroo_spark.connector")
 
 
 class OpenStreams:

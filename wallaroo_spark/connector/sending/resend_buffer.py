@@ -213,22 +213,20 @@ class ResendBuffer(UnacknowledgedMessages):
     def _commit_to(self, ref: int) -> None:
         if self._numbered_from is not None and self.last is not None and ref > self.last >= self._numbered_from:
             # Numbers of an earlier process are below all numbers of this one.
-            raise self._overtaken(ref)
+            raise LocalProtocolError(
+                f"stream {self.name!r}: reference {ref} is committed, but this program has sent nothing above "
+                f"{describe_reference(self.last)}; so another program sends this stream under the same instance name, "
+                f"and the worker may have dropped messages of one as replays of the other's; {self.kept} messages of "
+                "this program are not acknowledged; give each program an instance name of its own, and set their "
+                "clocks right",
+                code="instance-shared",
+                stream=self.name,
+                reference=ref,
+                last=self.last,
+            )
         self._drop_to(ref)
         self._advance(ref)
         self.last = ref if self.last is None else max(self.last, ref)
-
-    def _overtaken(self, ref: int) -> LocalProtocolError:
-        return LocalProtocolError(
-            f"stream {self.name!r}: reference {ref} is committed, but this program has sent nothing above "
-            f"{describe_reference(self.last)}; so another program sends this stream under the same instance name, and "
-            f"the worker may have dropped messages of one as replays of the other's; {self.kept} messages of this "
-            "program are not acknowledged; give each program an instance name of its own, and set their clocks right",
-            code="instance-shared",
-            stream=self.name,
-            reference=ref,
-            last=self.last,
-        )
 
     def _resume_opaque(self, ref: int | None) -> None:
         if ref is not None and self._holds(ref):

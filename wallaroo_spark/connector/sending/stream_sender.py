@@ -6,7 +6,6 @@ Programs use it through :class:`~wallaroo_spark.connector.stream.Stream`.
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
@@ -29,7 +28,7 @@ A choice between fairness and the cost of a turn: in bulk, batches of 256 cost 0
 ``BATCH_MESSAGES``).
 """
 
-_log = one_line(logging.getLogger("wallaroo_spark.connector"))
+_log = one_line("wallaroo_spark.connector")
 RESENT = (Due.RESEND, Due.END)
 """The kinds of messages that a stream resends by itself when it resumes."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import struct
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
@@ -15,7 +14,7 @@ from wallaroo_spark.connector.arguments import u64_of, wrong_type
 from wallaroo_spark.connector.record import AsyncGroupedRecords, GroupedRecords, MessageColumns, Record
 from wallaroo_spark.errors import ArgumentValueError, ConfigurationError, ReplayError, one_line
 
-_log = one_line(logging.getLogger("wallaroo_spark.connector"))
+_log = one_line("wallaroo_spark.connector")
 
 CHUNK_BYTES = 1 << 20
 """Bytes of one read of a file. A choice: large enough that a system call costs little for each record."""

@@ -11,7 +11,6 @@ import asyncio
 import dataclasses
 import hashlib
 import json
-import logging
 import os
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
@@ -24,7 +23,7 @@ from wallaroo_spark.connector.sources import files
 from wallaroo_spark.connector.sources.files import LONGEST_RECORD, Framed, Lines, _FileSource, is_at
 from wallaroo_spark.errors import ConfigurationError, ReplayError, one_line
 
-_log = one_line(logging.getLogger("wallaroo_spark.connector"))
+_log = one_line("wallaroo_spark.connector")
 
 HEAD_BYTES = 1024
 """Bytes at the beginning of a file by which it is recognised. A choice: the first lines of a log carry a time."""
