@@ -221,11 +221,11 @@ def test_a_part_without_an_end_is_left_out(tmp_path: Path, monkeypatch: pytest.M
     bundle = Bundle(Cleaner())
 
     bundle.collect("slow.json", "a part that waits", release.wait)
-    found, missing = bundle.write(tmp_path / "b.tgz")
+    contents = bundle.write(tmp_path / "b.tgz")
     release.set()
 
-    assert (found, [one.name for one in missing]) == ([], ["slow.json"])
-    assert "more than 0.1 s" in missing[0].reason
+    assert (contents["collected"], [one["name"] for one in contents["missing"]]) == ([], ["slow.json"])
+    assert "more than 0.1 s" in contents["missing"][0]["reason"]
 
 
 @pytest.mark.parametrize(

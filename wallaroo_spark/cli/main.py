@@ -33,9 +33,9 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "validate": ("receive.command", "Check a YAML file of receive, and name each problem with its line."),
         "check": ("check.command", "Check everything that a receiver needs, before it is started."),
         "status": ("status.command", "Show a receiver or an application at a glance, topics and sinks."),
-        "top": ("status.receivers", "Watch a receiver live, by slot, instance and stream."),
-        "streams": ("status.receivers", "Show the streams of a receiver, with references, lag and age."),
-        "list": ("status.receivers", "List all receivers and topics of a registry."),
+        "top": ("status.command", "Watch a receiver live, by slot, instance and stream."),
+        "streams": ("status.command", "Show the streams of a receiver, with references, lag and age."),
+        "list": ("status.command", "List all receivers and topics of a registry."),
         "tap": ("subscribe", "Show live messages of a stream without consuming them."),
     },
     "Producers and connectors": {

@@ -39,7 +39,7 @@ def list_groups(
         wallaroo-spark groups list --app ./shop
         wallaroo-spark groups list shop/orders --registry redis://127.0.0.1:6379 --application shop --json
     """
-    from wallaroo_spark.cli.status.command import application_status
+    from wallaroo_spark.cli.status.showing import application_status
     from wallaroo_spark.observe.faces.as_json import record_to_json
     from wallaroo_spark.observe.faces.terminal import groups_table
 

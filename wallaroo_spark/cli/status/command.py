@@ -1,43 +1,34 @@
-"""``wallaroo-spark status``: a receiver at a glance, with the topics of its registry and the sinks of a checkpoint."""
+"""``wallaroo-spark status``, ``list``, ``streams`` and ``top``: receivers at a glance and in detail, with their topics.
+
+The module has the verbs with their options; :mod:`.showing` reads and shows what they are asked for.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-import json
+import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
-from wallaroo_spark.cli.common import console, debugging
 from wallaroo_spark.cli.schema import AppOptions
-from wallaroo_spark.cli.status import sources
-from wallaroo_spark.cli.status.sources import ReceiverOptions
+from wallaroo_spark.cli.status.sources import ReceiverOptions, RegistryOptions
 from wallaroo_spark.cli.verbs import Json, verb
-from wallaroo_spark.errors import RegistryError
 
 if TYPE_CHECKING:
-    from rich.console import Console, Group
-
-    from wallaroo_spark.observe.application import ApplicationStatus
-    from wallaroo_spark.observe.collect import RegistryCollector
-    from wallaroo_spark.observe.receiver import ReceiverStatus, TopicStatus
-    from wallaroo_spark.observe.record import History
+    from wallaroo_spark.observe.receiver import ReceiverStatus, StreamStatus
 
 T = TypeVar("T")
-WAITING = (
-    "Workers accept no connector before the receiver has started a query: receiver.start_query(rows.writeStream…, "
-    "checkpoint=…) starts one, and .start() of Spark alone does not."
-)
-SINKS = {
-    "new": "nothing was decided yet",
-    "finished": "batch {batch} is committed and finished",
-    "committed": "batch {batch} is decided to commit and not finished; the query finishes it, now or at its next start",
-    "aborted": "batch {batch} was aborted; the query runs it again",
+ORDERS: dict[str, Callable[[StreamStatus], Any]] = {
+    "age": lambda one: -(one.ack_age or -1.0),
+    "held": lambda one: -one.rows,
+    "lag": lambda one: -one.lag_rows,
+    "bytes": lambda one: -one.bytes,
+    "name": lambda one: (one.instance, one.title),
 }
-"""The text for a sink in each state."""
+"""The orders of the streams, by their names in --sort."""
 
 
 @verb()
@@ -77,8 +68,7 @@ def status(
         wallaroo-spark status --json | jq .cause.code
         wallaroo-spark status --app ./shop
     """
-    from wallaroo_spark.observe.faces.terminal import application_view
-    from wallaroo_spark.observe.published import to_json
+    from wallaroo_spark.cli.status import showing
     from wallaroo_spark.observe.record import History
 
     registry, receiver = place.registry, place.receiver
@@ -86,26 +76,20 @@ def status(
         if application and not registry:
             raise click.UsageError("give --registry URL with --application NAME, or --app FOLDER")
         healthy = True
-        for shown in _looks(lambda: application_status(AppOptions(app), registry, application), watch, every):
-            if as_json:
-                click.echo(json.dumps(to_json(shown)))
-            else:
-                _cleared(watch).print(application_view(shown), soft_wrap=False)
+        for shown in _looks(lambda: showing.application_status(AppOptions(app), registry, application), watch, every):
+            showing.show_application(shown, watch, as_json)
             healthy = shown.cause.healthy
     elif (receiver and not registry) or not (registry or checkpoint):
         raise click.UsageError("give --registry URL, with --receiver NAME for its slots, or --checkpoint PATH, or all")
     elif not receiver:
-        healthy = _others(registry, checkpoint, as_json)
+        healthy = showing.show_others(registry, checkpoint, as_json)
     else:
         history = History()
         with place.collector() as collector:
-            for found in _looks(lambda: look(collector, registry, checkpoint), watch, every):
+            for found in _looks(lambda: showing.look(collector, registry, checkpoint), watch, every):
                 history.add(found)
-                if as_json:
-                    click.echo(json.dumps(as_json_values(found)))
-                else:
-                    _show(found, history, clear=watch)
-                healthy = found.healthy and _served(found.topics)
+                showing.show_receiver(found, history, watch, as_json)
+                healthy = found.healthy and showing.served(found.topics)
     if not healthy:
         raise click.exceptions.Exit(1)
 
@@ -118,14 +102,6 @@ def _looks(look: Callable[[], T], watch: bool, every: float) -> Iterator[T]:
         yield look()
 
 
-def _cleared(watch: bool) -> Console:
-    """The console; with ``watch`` a terminal is cleared."""
-    found = console()
-    if watch and found.is_terminal:
-        found.clear()
-    return found
-
-
 def _wants_application(app: str, application: str, receiver: str) -> bool:
     """Whether an application is asked for; an option of the command line comes before defaults of the environment."""
     source = click.get_current_context().get_parameter_source
@@ -133,112 +109,116 @@ def _wants_application(app: str, application: str, receiver: str) -> bool:
     return bool(app or application) and ("receiver" not in given or len(given) > 1) and (bool(given) or not receiver)
 
 
-def application_status(app: AppOptions, registry: str, application: str) -> ApplicationStatus:
-    """The newest snapshot: from the registry when ``application`` is given, else from the folder ``app``."""
-    from wallaroo_spark.observe.published import in_folder, in_registry
+@verb(name="list")
+def list_receivers(*, place: RegistryOptions, as_json: Json = False) -> None:
+    """List the receivers of a registry, with their slots and the reason why each waits, and the topics.
 
-    return in_registry(registry, application, sources.ATTEMPTS) if application else in_folder(app.existing())
+    A receiver that has ended stays in the list until its registry is emptied. The exit status is 0.
 
+    Options:
+        --json: Print one line of JSON instead of a table.
 
-def look(
-    collector: RegistryCollector, registry: str = "", checkpoint: str = "", *, story: bool = False
-) -> ReceiverStatus:
-    """One snapshot, with the topics of the registry and the sinks of the checkpoint where these are given.
-
-    With ``story`` or the flag ``--debug`` it has the last events of each worker.
+    Examples:
+        wallaroo-spark list --registry redis://127.0.0.1:6379
+        wallaroo-spark list --context test --json
     """
+    from wallaroo_spark.cli.status import showing
+
+    if not place.registry:
+        raise click.UsageError("give --registry URL, or set WALLAROO_REGISTRY, or use --context")
+    showing.show_list(place, as_json)
+
+
+@verb()
+def streams(
+    *,
+    place: ReceiverOptions,
+    instance: str = "",
+    stream: str = "",
+    sort: Annotated[str, click.Choice(list(ORDERS))] = "age",
+    limit: Annotated[int, click.IntRange(1, 1000)] = 50,
+    as_json: Json = False,
+) -> None:
+    """Show the streams that wait longest for an acknowledgement, and the streams with the most held rows.
+
+    For each: its state, the references of the last received, planned and committed row, held rows and those that no
+    batch has asked for yet, and the age of the oldest unacknowledged row. --instance and --stream find every stream.
+    The exit status is 0 when all workers have answered, and 1 otherwise.
+
+    Options:
+        --instance NAME: Only the streams of this connector instance.
+        --stream NAME: Only the streams of this name, or with this id.
+        --sort: The order of the streams.
+        --limit: Maximum number of streams of each worker.
+        --json: Print one line of JSON instead of a table.
+
+    Examples:
+        wallaroo-spark streams --context test
+        wallaroo-spark streams --instance shop-1 --sort held
+        wallaroo-spark streams --json | jq '.streams[] | {name, lag_rows}'
+    """
+    from wallaroo_spark.cli.status import showing
     from wallaroo_spark.observe.collect import Question
-    from wallaroo_spark.observe.surroundings import may_not_list
 
-    found = collector.status(Question(story=story or debugging()))
-    if registry and not found.registry_error:
-        try:
-            found = dataclasses.replace(found, topics=sources.topics_in(registry))
-        except RegistryError as error:
-            if reason := may_not_list(error):
-                found = dataclasses.replace(found, unread=(reason,))
-            else:
-                found = dataclasses.replace(found, registry_error=error.message)
-    return dataclasses.replace(found, sinks=sources.sinks_in(checkpoint)) if checkpoint else found
+    with place.collector() as collector:
+        found = showing.known(collector, Question(limit, instance, stream))
+    showing.show_streams(found, ORDERS[sort], as_json, chosen=bool(instance or stream))
+    if not all(slot.answers for slot in found.slots) or not found.slots:
+        raise click.exceptions.Exit(1)
 
 
-def as_json_values(found: ReceiverStatus) -> dict[str, Any]:
-    """The JSON of a snapshot, with the receiver's name under the name of its option, too."""
-    from wallaroo_spark.observe.faces.as_json import to_json
+@verb()
+def top(
+    *,
+    place: ReceiverOptions,
+    every: Annotated[float, click.FloatRange(min=0.1)] = 1.0,
+    window: Annotated[float, click.FloatRange(min=0.1)] = 5.0,
+    rows: Annotated[int, click.IntRange(1, 1000)] = 10,
+    once: bool = False,
+    as_json: Json = False,
+) -> None:
+    """Show a receiver live until Ctrl-C: rates, credits, held rows, references, ages, deaths and submissions of each
+    slot, connector instance and stream, and the reason why each waits, as one sentence.
 
-    return {**to_json(found), "receiver": found.name}
+    Without a terminal each frame is printed below the one before. The exit status is 0 when everything works in the
+    last frame, and 1 when something does not.
 
+    Options:
+        --every: Seconds between two frames.
+        --window: Seconds of a rate.
+        --rows: The most rows of a table.
+        --once: Print one frame, with the rates over --every seconds, and end.
+        --json: Print each frame as one line of JSON, with its rates.
 
-def _served(topics: Iterable[TopicStatus]) -> bool:
-    return all(partition.state == "serving" for topic in topics for partition in topic.partitions)
+    Examples:
+        wallaroo-spark top --registry redis://127.0.0.1:6379 --receiver orders
+        wallaroo-spark top --context test --once | less
+    """
+    from wallaroo_spark.cli.status import showing
+    from wallaroo_spark.observe.collect import Question
+    from wallaroo_spark.observe.record import History
 
+    history = History()
+    with place.collector() as collector:
 
-def _others(registry: str, checkpoint: str, as_json: bool) -> bool:
-    """Show topics and sinks without a receiver; whether all are served."""
-    from wallaroo_spark.observe.faces.as_json import record_to_json
+        def look() -> ReceiverStatus:
+            found = showing.known(collector, Question(max(rows, 20)))
+            history.add(found)
+            return found
 
-    topics = sources.topics_in(registry) if registry else ()
-    sinks = sources.sinks_in(checkpoint) if checkpoint else ()
-    if as_json:
-        answer: dict[str, Any] = {"topics": [record_to_json(topic) for topic in topics]} if registry else {}
-        click.echo(json.dumps(answer | ({"sinks": [record_to_json(sink) for sink in sinks]} if checkpoint else {})))
-    else:
-        _show_others(topics, sinks, registry, checkpoint)
-    return _served(topics)
-
-
-def _show_others(topics: Any, sinks: Any, registry: str, checkpoint: str) -> None:
-    from wallaroo_spark.observe.faces.terminal import topics_table
-
-    if topics:
-        console().print(topics_table(topics))
-    elif registry:
-        click.echo("No topic runs in this registry.")
-    for sink in sinks:
-        click.echo(f"Sink {sink.sink!r}: {SINKS[sink.state].format(batch=sink.batch)}")
-    if checkpoint and not sinks:
-        click.echo(f"No transactional sink has a log in {checkpoint}.")
-
-
-def _show(found: ReceiverStatus, history: History, *, clear: bool) -> None:
-    if found.registry_error and not found.slots and not clear:
-        # Nothing else is known, so the sentence is the error.
-        raise RegistryError(found.registry_error, code="registry-away")
-    terminal = _cleared(clear)
-    if not found.running and not found.registry_error:
-        click.echo(nothing_runs(found.name))
-    else:
-        terminal.print(receiver_view(found, history), soft_wrap=False)
-    if found.topics or found.sinks:
-        _show_others(found.topics, found.sinks, "", "")
-    for reason in found.unread:
-        click.echo(f"{reason}.")
-
-
-def nothing_runs(receiver: str) -> str:
-    """The sentence for a receiver that does not run."""
-    return (
-        f"Receiver {receiver!r} does not run: no driver and no worker holds a lease in this registry. "
-        "Start it with wallaroo-spark receive, or check the name and the registry; wallaroo-spark list shows all."
-    )
-
-
-def receiver_view(found: ReceiverStatus, history: History | None = None) -> Group:
-    """The status for a person: the cause, the query, slots, connectors, deaths and refusals."""
-    from rich.console import Group
-    from rich.text import Text
-
-    from wallaroo_spark.observe.faces import terminal
-
-    rates = history.rates() if history is not None else None
-    parts: list[Any] = [*terminal.header(found, rates), terminal.slots_view(found, rates)]
-    if found.instances:
-        parts += [Text(), terminal.instances_view(found, rates)]
-    parts += terminal.notes(found)
-    for slot in found.slots:
-        if slot.story:
-            parts.append(Text(f"slot {slot.slot}, its last events:"))
-            parts += [Text(f"  {line}") for line in slot.story]
-    if found.query.state == "none":
-        parts.append(Text(WAITING))
-    return Group(*parts)
+        found = look()
+        if once:
+            time.sleep(every)
+            found = look()
+            showing.show_frame(found, history, window, rows, as_json)
+        else:
+            with (
+                showing.frames(history, window, rows, as_json) as show,
+                contextlib.suppress(KeyboardInterrupt),
+            ):
+                while True:
+                    show(found)
+                    time.sleep(every)
+                    found = look()
+    if not found.healthy:
+        raise click.exceptions.Exit(1)

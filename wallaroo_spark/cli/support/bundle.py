@@ -9,7 +9,6 @@ import tarfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,38 +19,18 @@ PART_SECONDS = 60.0
 """The longest wait for one part. A choice: Redis, workers and file systems have shorter limits of their own."""
 
 
-@dataclass(frozen=True)
-class ArchivedFile:
-    """One file of the archive."""
-
-    name: str
-    about: str
-    """Its content, in a few words."""
-    size: int
-    """Bytes."""
-
-
-@dataclass(frozen=True)
-class MissingPart:
-    """A part that could not be collected, or only in part."""
-
-    name: str
-    reason: str
-    """Why, as a sentence."""
-
-
 class Bundle:
     """Collects parts, and writes them once all secrets are known."""
 
     def __init__(self, cleaner: Cleaner) -> None:
         self.cleaner = cleaner
         self._parts: list[tuple[str, str, Any]] = []
-        self._missing: list[MissingPart] = []
+        self._missing: list[tuple[str, str]] = []
 
     def collect(self, name: str, about: str, part: Callable[[], Any]) -> None:
         """Add what ``part`` returns: a text, or a value for JSON. Its error, or its silence, is a reason.
 
-        Raises nothing but what ends the program.
+        ``about`` is its content in a few words. Raises nothing but what ends the program.
         """
         answers: list[Any] = []
         reasons: list[str] = []
@@ -72,22 +51,27 @@ class Bundle:
             self.miss(name, reasons[0] if reasons else f"it took more than {PART_SECONDS:g} s")
 
     def miss(self, name: str, reason: str) -> None:
-        """Note that a part, or something in it, was not reached."""
-        self._missing.append(MissingPart(name, reason))
+        """Note that a part, or something in it, was not reached; the reason is a sentence."""
+        self._missing.append((name, reason))
 
-    def write(self, path: Path) -> tuple[list[ArchivedFile], list[MissingPart]]:
-        """Write the archive. Raises :class:`ConfigurationError` when its file cannot be written, or exists."""
-        members: list[ArchivedFile] = []
-        missing = [MissingPart(self.cleaner.text(one.name), self.cleaner.text(one.reason)) for one in self._missing]
+    def write(self, path: Path) -> dict[str, list[dict[str, Any]]]:
+        """Write the archive; returns the list of its parts and of those that it lacks, which it has, too.
+
+        Raises :class:`ConfigurationError` when its file cannot be written, or exists.
+        """
+        clean = self.cleaner.text
+        collected: list[dict[str, Any]] = []
+        missing = [{"name": clean(name), "reason": clean(reason)} for name, reason in self._missing]
+        contents = {"collected": collected, "missing": missing}
         try:
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(handle, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
-                top = self.cleaner.text(path.name.removesuffix(".tgz").removesuffix(".tar.gz"))
+                top = clean(path.name.removesuffix(".tgz").removesuffix(".tar.gz"))
                 for name, about, content in self._parts:
                     data = self._cleaned(content)
-                    members.append(ArchivedFile(self.cleaner.text(name), self.cleaner.text(about), len(data)))
-                    _add(archive, f"{top}/{members[-1].name}", data)
-                _add(archive, f"{top}/contents.json", _json(contents(members, missing)))
+                    collected.append({"name": clean(name), "about": clean(about), "bytes": len(data)})
+                    _add(archive, f"{top}/{clean(name)}", data)
+                _add(archive, f"{top}/contents.json", _json(contents))
         except FileExistsError:
             raise ConfigurationError(
                 f"file {path} exists; name another one with --output, or remove it", code="file-unwritable"
@@ -98,20 +82,12 @@ class Bundle:
                 f"file {path} cannot be written: {error.strerror}; name another place with --output",
                 code="file-unwritable",
             ) from None
-        return members, missing
+        return contents
 
     def _cleaned(self, content: Any) -> bytes:
         if isinstance(content, str):
             return self.cleaner.text(content).encode("utf-8", "replace")
         return _json(self.cleaner.json(content))
-
-
-def contents(members: list[ArchivedFile], missing: list[MissingPart]) -> dict[str, Any]:
-    """The list of an archive's members, and of the parts that it lacks."""
-    return {
-        "collected": [{"name": one.name, "about": one.about, "bytes": one.size} for one in members],
-        "missing": [{"name": one.name, "reason": one.reason} for one in missing],
-    }
 
 
 def _json(value: Any) -> bytes:

@@ -39,21 +39,13 @@ class Cleaner:
 
     def __init__(self) -> None:
         self._known: tuple[str, ...] = ()
-
-    @property
-    def known(self) -> tuple[str, ...]:
         """The known secrets in all their forms, the longest first."""
-        return self._known
 
-    def learn(self, value: str) -> None:
-        """Add a secret, given by itself or as ``env:NAME`` or ``file:PATH``, and the password in it if it is a URL."""
-        self._add(value, whole=True)
+    def learn(self, value: str, *, whole: bool = True) -> None:
+        """Add a secret, given by itself or as ``env:NAME`` or ``file:PATH``, and the password in it if it is a URL.
 
-    def learn_url(self, value: str) -> None:
-        """Add the password of a URL, given by itself or as ``env:NAME`` or ``file:PATH``; the rest is no secret."""
-        self._add(value, whole=False)
-
-    def _add(self, value: str, *, whole: bool) -> None:
+        Without ``whole`` only that password is a secret.
+        """
         try:
             secret = resolve_secret(value)
         except ConfigurationError:
@@ -69,7 +61,7 @@ class Cleaner:
                 if isinstance(value, str) and names_secret(str(name)):
                     self.learn(value)
                 elif isinstance(value, str):
-                    self.learn_url(value if "://" in value else "")
+                    self.learn(value if "://" in value else "", whole=False)
                 else:
                     self.learn_named(value)
         elif isinstance(values, list | tuple):

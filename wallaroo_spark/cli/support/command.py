@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import dataclasses
 import os
 import re
 import time
@@ -14,9 +14,12 @@ from typing import Annotated
 
 import click
 
+from wallaroo_spark.cli.check.command import findings
+from wallaroo_spark.cli.common import print_result
 from wallaroo_spark.cli.defaults import config_file
+from wallaroo_spark.cli.status.sources import sinks_in, topics_in
 from wallaroo_spark.cli.support import deployment, machine
-from wallaroo_spark.cli.support.bundle import Bundle, contents
+from wallaroo_spark.cli.support.bundle import Bundle
 from wallaroo_spark.cli.support.cleaning import Cleaner, names_secret
 from wallaroo_spark.cli.support.deployment import Deployment
 from wallaroo_spark.cli.verbs import Json, verb
@@ -70,38 +73,30 @@ def support(
     bundle = Bundle(cleaner)
     bundle.collect("versions.json", "versions of this package and of what it runs on", machine.versions)
     bundle.collect("variables.json", "environment variables of Spark, Java and Python", machine.variables)
-    place = _configured(bundle, config, place)
-    _of_registry(bundle, place)
-    _of_checkpoint(bundle, place)
-    _of_application(bundle, place)
+    _of_deployment(bundle, _configured(bundle, config, place))
     for number, log in enumerate(logs, start=1):
         name = re.sub(r"[^\w.-]", "_", Path(log).name)
         bundle.collect(f"logs/{number}-{name}", f"the end of {log}", partial(machine.end_of_log, log, LOG_BYTES))
-    members, missing = bundle.write(path)
-    if as_json:
-        click.echo(json.dumps({"archive": str(path.absolute()), **contents(members, missing)}))
-        return
-    for member in members:
-        click.echo(f"collected  {member.name} ({size(member.size)}): {member.about}")
-    for lack in missing:
-        click.echo(f"missing    {lack.name}: {lack.reason}")
-    click.echo(
-        f"Wrote {path.absolute()} ({size(path.stat().st_size)}, {count(len(members), 'file')}). Secrets are replaced "
-        "by ***; look through it before you give it away."
-    )
+    contents = bundle.write(path)
+    collected, missing = contents["collected"], contents["missing"]
+    lines = [f"collected  {one['name']} ({size(one['bytes'])}): {one['about']}" for one in collected]
+    lines += [f"missing    {one['name']}: {one['reason']}" for one in missing]
+    written = f"Wrote {path.absolute()} ({size(path.stat().st_size)}, {count(len(collected), 'file')})"
+    lines.append(f"{written}. Secrets are replaced by ***; look through it before you give it away.")
+    print_result(as_json, {"archive": str(path.absolute()), **contents}, "\n".join(lines))
 
 
 def _knowing(registry: str, secrets: tuple[str, ...]) -> Cleaner:
     """The cleaner with the secrets of the command line, of variables and of the profiles."""
     cleaner = Cleaner()
-    cleaner.learn_url(registry)
+    cleaner.learn(registry, whole=False)
     for secret in secrets:
         cleaner.learn(secret)
     for name, value in os.environ.items():
         if names_secret(name) and len(value) >= _SHORTEST_VARIABLE:
             cleaner.learn(value)
         elif "://" in value:
-            cleaner.learn_url(value)
+            cleaner.learn(value, whole=False)
     # A broken file of profiles was refused before this verb began.
     with contextlib.suppress(OSError, ValueError):
         cleaner.learn_named(tomllib.loads(config_file().read_text(encoding="utf-8")))
@@ -119,44 +114,33 @@ def _configured(bundle: Bundle, config: str, place: Deployment) -> Deployment:
         bundle.miss("options.json", str(error))
         return place
     bundle.collect("options.json", f"the values of {config}, and defaults", lambda: deployment.options(values))
-    bundle.collect("check.json", "the findings of check without Spark", lambda: deployment.check(config))
+    checked = findings(config, (), with_spark=False)
+    about = "the findings of check without Spark"
+    bundle.collect("check.json", about, lambda: [dataclasses.asdict(finding) for finding in checked])
     return deployment.completed(place, values)
 
 
-def _of_registry(bundle: Bundle, place: Deployment) -> None:
-    """Collect the parts that the registry and the workers know."""
-    if not place.registry or place.registry == "embedded":
+def _of_deployment(bundle: Bundle, place: Deployment) -> None:
+    """Collect the parts that the registry, the workers, the checkpoint and the folder of an application show."""
+    if place.registry in ("", "embedded"):
         reason = "the receiver has a Redis of its own; give --registry the URL that receive --show-registry prints"
         bundle.miss("status", reason if place.registry else "no --registry was named, so nobody can be asked")
-        return
-    bundle.collect(
-        "receivers.json",
-        "the status of receivers, with the last events of each worker",
-        lambda: dict(deployment.statuses(place, lambda name, reason: bundle.miss(f"status of {name}", reason))),
-    )
-    bundle.collect("topics.json", "the status of topics", lambda: deployment.topics(place))
-    bundle.collect(
-        "registry.json",
-        "the leases, and the registry's keys without their values",
-        lambda: deployment.registry_keys(place, bundle.cleaner, bundle.miss),
-    )
-
-
-def _of_application(bundle: Bundle, place: Deployment) -> None:
-    """Collect the parts that the folder of an application shows. Most deployments have none."""
-    if not place.app:
-        return
-    about = "the newest status of the application of durable streams"
-    bundle.collect("application.json", about, lambda: deployment.application(place.app))
-    about = "names, sizes and times of the application's files"
-    bundle.collect("application-files.json", about, lambda: deployment.application_files(place.app))
-
-
-def _of_checkpoint(bundle: Bundle, place: Deployment) -> None:
-    """Collect the parts that the checkpoint shows."""
-    if not place.checkpoint:
+    else:
+        about = "the status of receivers, with the last events of each worker"
+        bundle.collect("receivers.json", about, lambda: deployment.statuses(place, bundle.miss))
+        bundle.collect("topics.json", "the status of topics", lambda: deployment.records(topics_in(place.registry)))
+        about = "the leases, and the registry's keys without their values"
+        bundle.collect("registry.json", about, lambda: deployment.registry_keys(place, bundle.cleaner, bundle.miss))
+    if place.checkpoint:
+        about = "names, sizes and times of the checkpoint's files"
+        bundle.collect("checkpoint.json", about, lambda: deployment.files_of(place.checkpoint))
+        about = "the transactional sinks of the query"
+        bundle.collect("sinks.json", about, lambda: deployment.records(sinks_in(place.checkpoint)))
+    else:
         bundle.miss("checkpoint.json", "no --checkpoint was named")
-        return
-    about = "names, sizes and times of the checkpoint's files"
-    bundle.collect("checkpoint.json", about, lambda: deployment.checkpoint_files(place.checkpoint))
-    bundle.collect("sinks.json", "the transactional sinks of the query", lambda: deployment.sinks(place.checkpoint))
+    # Most deployments have no application.
+    if place.app:
+        about = "the newest status of the application of durable streams"
+        bundle.collect("application.json", about, lambda: deployment.application(place.app))
+        about = "names, sizes and times of the application's files"
+        bundle.collect("application-files.json", about, lambda: deployment.application_files(place.app))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from wallaroo_spark.cli.receive.config import read
 from wallaroo_spark.cli.status import sources
 from wallaroo_spark.cli.status.sources import ReceiverOptions
 from wallaroo_spark.cli.support.cleaning import Cleaner
@@ -43,8 +45,6 @@ def document(path: str, cleaner: Cleaner) -> dict[str, Any]:
 
     Raises :class:`ConfigurationError` without the text of the file, because a broken line may hold a secret.
     """
-    from wallaroo_spark.cli.receive.config import read
-
     try:
         values = dict(read(path).values)
     except ConfigurationError as error:
@@ -57,7 +57,7 @@ def document(path: str, cleaner: Cleaner) -> dict[str, Any]:
         ) from None
     for name, value in values.items():
         if str(name).lower() in _SECRET_OPTIONS and str(value) not in ("", "embedded"):
-            (cleaner.learn_url if str(name).lower() == "registry" else cleaner.learn)(str(value))
+            cleaner.learn(str(value), whole=str(name).lower() != "registry")
     cleaner.learn_named(values)
     return values
 
@@ -85,43 +85,37 @@ def options(values: dict[str, Any]) -> dict[str, Any]:
     return {"given": values, "defaults": defaults}
 
 
-def check(path: str) -> list[dict[str, str]]:
-    """The findings of ``check`` without Spark."""
-    from wallaroo_spark.cli.check.command import findings
-
-    return [dataclasses.asdict(finding) for finding in findings(path, (), with_spark=False)]
-
-
-def statuses(place: Deployment, miss: Miss) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The names of the receivers with the status of each, with each worker's last events.
+def statuses(place: Deployment, miss: Miss) -> dict[str, dict[str, Any]]:
+    """The status of each receiver by its name, with each worker's last events.
 
     Each part of a status that was not reached is given to ``miss``.
     """
-    from wallaroo_spark.cli.status.command import as_json_values, look
+    from wallaroo_spark.cli.status.showing import as_json_values, look
     from wallaroo_spark.registry.client import receiver_names
 
+    answers: dict[str, dict[str, Any]] = {}
     names = [place.receiver] if place.receiver else receiver_names(place.registry, sources.ATTEMPTS)
     for name in names[MOST_RECEIVERS:]:
-        miss(name, f"only the first {MOST_RECEIVERS} receivers are asked; name this one with --receiver")
+        miss(f"status of {name}", f"only the first {MOST_RECEIVERS} receivers are asked; name this one with --receiver")
     for name in names[:MOST_RECEIVERS]:
         with place.collector_of(name) as collector:
             found = look(collector, story=True)
+        reasons = [f"slot {slot.slot}: {slot.error}" for slot in found.slots if slot.error]
         if found.registry_error:
-            miss(name, found.registry_error)
-        for slot in found.slots:
-            if slot.error:
-                miss(name, f"slot {slot.slot}: {slot.error}")
-        if not found.running and not found.registry_error:
-            miss(name, f"receiver {name!r} does not run: no driver and no worker holds a lease in this registry")
-        yield name, as_json_values(found)
+            reasons.insert(0, found.registry_error)
+        elif not found.running:
+            reasons.append(f"receiver {name!r} does not run: no driver and no worker holds a lease in this registry")
+        for reason in reasons:
+            miss(f"status of {name}", reason)
+        answers[name] = as_json_values(found)
+    return answers
 
 
-def topics(place: Deployment) -> list[Any]:
-    """The topics of the registry."""
-    from wallaroo_spark.cli.status.sources import topics_in
+def records(found: Iterable[Any]) -> list[Any]:
+    """Topics or sinks as values for JSON."""
     from wallaroo_spark.observe.faces.as_json import record_to_json
 
-    return [record_to_json(topic) for topic in topics_in(place.registry)]
+    return [record_to_json(one) for one in found]
 
 
 def registry_keys(place: Deployment, cleaner: Cleaner, miss: Miss) -> dict[str, Any]:
@@ -139,24 +133,18 @@ def registry_keys(place: Deployment, cleaner: Cleaner, miss: Miss) -> dict[str, 
             cleaner.learn_named(fleet)
             leases = registry.known_leases().values()
             answer = {"fleet": fleet, "leases": [{**dataclasses.asdict(lease), "live": live} for lease, live in leases]}
-    front = ("wallaroo:{" + place.receiver + "}:",) if place.receiver else ("wallaroo:{",)
+    front = f"{place.receiver}}}:" if place.receiver else ""
     connection = RedisConnection(place.registry, attempts=sources.ATTEMPTS, timeout=5.0)
-    try:
+    with contextlib.closing(connection):
         answer["redis"] = _redis(connection)
         try:
             listed = connection.names_between("list the keys", "wallaroo:{", "")
         except RegistryError as error:
             miss("keys of the registry", error.message)
             return answer
-        names = [
-            name
-            for name in listed
-            if f"wallaroo:{{{name}".startswith((*front, "wallaroo:{topic:", "wallaroo:{checkpoints}:"))
-        ]
+        names = [name for name in listed if name.startswith((front, "topic:", "checkpoints}:"))]
         keys = [_key(connection, f"wallaroo:{{{name}") for name in names[:MOST_KEYS]]
-        return {**answer, "keys": keys, "keys_in_all": len(names)}
-    finally:
-        connection.close()
+    return {**answer, "keys": keys, "keys_in_all": len(names)}
 
 
 def _key(connection: Any, name: str) -> dict[str, Any]:
@@ -178,8 +166,8 @@ def _redis(connection: Any) -> dict[str, Any]:
     return {"endpoint": connection.endpoint, "version": told.get("redis_version"), "mode": told.get("redis_mode")}
 
 
-def checkpoint_files(location: str) -> dict[str, Any]:
-    """The files of a checkpoint: name, bytes and time of the last write, without their content."""
+def files_of(location: str) -> dict[str, Any]:
+    """The files of a checkpoint or of an application: name, bytes and time of the last write, without their content."""
     from pyarrow import fs
 
     from wallaroo_spark.storage.locations import open_location
@@ -219,15 +207,7 @@ def application_files(app: str) -> dict[str, Any]:
     """The files of an application's folder, without their content and without the names of tokens."""
     from wallaroo_spark.streams.places import TOKENS
 
-    found = checkpoint_files(app)
+    found = files_of(app)
     tokens = f"_wallaroo/{TOKENS}/"
     files = [one for one in found["files"] if not one["name"].startswith(tokens)]
     return {**found, "files": files, "tokens": len(found["files"]) - len(files)}
-
-
-def sinks(location: str) -> list[Any]:
-    """The transactional sinks of a checkpoint."""
-    from wallaroo_spark.cli.status.sources import sinks_in
-    from wallaroo_spark.observe.faces.as_json import record_to_json
-
-    return [record_to_json(sink) for sink in sinks_in(location)]

@@ -1,0 +1,252 @@
+"""Reads and shows receivers, applications, topics and sinks, for ``status``, ``list``, ``streams`` and ``top``."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import click
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from wallaroo_spark.cli.common import console, debugging
+from wallaroo_spark.cli.schema import AppOptions
+from wallaroo_spark.cli.status import sources
+from wallaroo_spark.cli.status.sources import RegistryOptions
+from wallaroo_spark.errors import RegistryError
+from wallaroo_spark.observe import published
+from wallaroo_spark.observe.application import ApplicationStatus
+from wallaroo_spark.observe.collect import Question, RegistryCollector
+from wallaroo_spark.observe.faces import terminal
+from wallaroo_spark.observe.faces.as_json import record_to_json, to_json
+from wallaroo_spark.observe.record import History
+from wallaroo_spark.observe.receiver import ReceiverStatus, StreamStatus, TopicStatus
+from wallaroo_spark.observe.surroundings import may_not_list
+from wallaroo_spark.registry.client import receiver_names
+
+WAITING = (
+    "Workers accept no connector before the receiver has started a query: receiver.start_query(rows.writeStream…, "
+    "checkpoint=…) starts one, and .start() of Spark alone does not."
+)
+SINKS = {
+    "new": "nothing was decided yet",
+    "finished": "batch {batch} is committed and finished",
+    "committed": "batch {batch} is decided to commit and not finished; the query finishes it, now or at its next start",
+    "aborted": "batch {batch} was aborted; the query runs it again",
+}
+"""The text for a sink in each state."""
+
+
+def application_status(app: AppOptions, registry: str, application: str) -> ApplicationStatus:
+    """The newest snapshot: from the registry when ``application`` is given, else from the folder ``app``."""
+    if application:
+        return published.in_registry(registry, application, sources.ATTEMPTS)
+    return published.in_folder(app.existing())
+
+
+def show_application(found: ApplicationStatus, watch: bool, as_json: bool) -> None:
+    """Print an application; with ``watch`` in place of the one before."""
+    if as_json:
+        click.echo(json.dumps(published.to_json(found)))
+    else:
+        _cleared(watch).print(terminal.application_view(found), soft_wrap=False)
+
+
+def _cleared(watch: bool) -> Console:
+    """The console; with ``watch`` a terminal is cleared."""
+    found = console()
+    if watch and found.is_terminal:
+        found.clear()
+    return found
+
+
+def look(
+    collector: RegistryCollector, registry: str = "", checkpoint: str = "", *, story: bool = False
+) -> ReceiverStatus:
+    """One snapshot, with the topics of the registry and the sinks of the checkpoint where these are given.
+
+    With ``story`` or the flag ``--debug`` it has the last events of each worker.
+    """
+    found = collector.status(Question(story=story or debugging()))
+    if registry and not found.registry_error:
+        try:
+            found = dataclasses.replace(found, topics=sources.topics_in(registry))
+        except RegistryError as error:
+            if reason := may_not_list(error):
+                found = dataclasses.replace(found, unread=(reason,))
+            else:
+                found = dataclasses.replace(found, registry_error=error.message)
+    return dataclasses.replace(found, sinks=sources.sinks_in(checkpoint)) if checkpoint else found
+
+
+def as_json_values(found: ReceiverStatus) -> dict[str, Any]:
+    """The JSON of a snapshot, with the receiver's name under the name of its option, too."""
+    return {**to_json(found), "receiver": found.name}
+
+
+def served(topics: Iterable[TopicStatus]) -> bool:
+    """Whether all partitions of topics are served."""
+    return all(partition.state == "serving" for topic in topics for partition in topic.partitions)
+
+
+def show_others(registry: str, checkpoint: str, as_json: bool) -> bool:
+    """Show topics and sinks without a receiver; whether all are served."""
+    topics = sources.topics_in(registry) if registry else ()
+    sinks = sources.sinks_in(checkpoint) if checkpoint else ()
+    if as_json:
+        answer: dict[str, Any] = {"topics": [record_to_json(topic) for topic in topics]} if registry else {}
+        click.echo(json.dumps(answer | ({"sinks": [record_to_json(sink) for sink in sinks]} if checkpoint else {})))
+    else:
+        _print_others(topics, sinks, registry, checkpoint)
+    return served(topics)
+
+
+def _print_others(topics: Any, sinks: Any, registry: str, checkpoint: str) -> None:
+    if topics:
+        console().print(terminal.topics_table(topics))
+    elif registry:
+        click.echo("No topic runs in this registry.")
+    for sink in sinks:
+        click.echo(f"Sink {sink.sink!r}: {SINKS[sink.state].format(batch=sink.batch)}")
+    if checkpoint and not sinks:
+        click.echo(f"No transactional sink has a log in {checkpoint}.")
+
+
+def show_receiver(found: ReceiverStatus, history: History, watch: bool, as_json: bool) -> None:
+    """Print a receiver; with ``watch`` in place of the one before."""
+    if as_json:
+        click.echo(json.dumps(as_json_values(found)))
+        return
+    if found.registry_error and not found.slots and not watch:
+        # Nothing else is known, so the sentence is the error.
+        raise RegistryError(found.registry_error, code="registry-away")
+    shown = _cleared(watch)
+    if not found.running and not found.registry_error:
+        click.echo(
+            f"Receiver {found.name!r} does not run: no driver and no worker holds a lease in this registry. "
+            "Start it with wallaroo-spark receive, or check the name and the registry; wallaroo-spark list shows all."
+        )
+    else:
+        shown.print(receiver_view(found, history), soft_wrap=False)
+    if found.topics or found.sinks:
+        _print_others(found.topics, found.sinks, "", "")
+    for reason in found.unread:
+        click.echo(f"{reason}.")
+
+
+def receiver_view(found: ReceiverStatus, history: History) -> Group:
+    """The status for a person: the cause, the query, slots, connectors, deaths and refusals."""
+    rates = history.rates()
+    parts: list[Any] = [*terminal.header(found, rates), terminal.slots_view(found, rates)]
+    if found.instances:
+        parts += [Text(), terminal.instances_view(found, rates)]
+    parts += terminal.notes(found)
+    for slot in found.slots:
+        if slot.story:
+            parts.append(Text(f"slot {slot.slot}, its last events:"))
+            parts += [Text(f"  {line}") for line in slot.story]
+    if found.query.state == "none":
+        parts.append(Text(WAITING))
+    return Group(*parts)
+
+
+def show_list(place: RegistryOptions, as_json: bool) -> None:
+    """Print the receivers of a registry, and its topics."""
+    found = []
+    for name in receiver_names(place.registry, sources.ATTEMPTS):
+        with place.collector_of(name) as collector:
+            found.append(collector.status(Question(most=20)))
+    topics = sources.topics_in(place.registry)
+    if as_json:
+        rows: list[dict[str, Any]] = [
+            {
+                "receiver": one.name,
+                "running": one.running,
+                "driver": one.driver,
+                "query": one.query.state,
+                "totals": record_to_json(one.totals),
+                "cause": record_to_json(one.cause),
+            }
+            for one in found
+        ]
+        click.echo(json.dumps({"receivers": rows, "topics": [record_to_json(topic) for topic in topics]}))
+        return
+    if found:
+        console().print(terminal.receivers_view(found))
+    else:
+        click.echo("No receiver is known in this registry.")
+    if topics:
+        console().print(terminal.topics_table(topics))
+
+
+def known(collector: RegistryCollector, question: Question) -> ReceiverStatus:
+    """The status of a receiver. Raises :class:`RegistryError` when the registry does not answer."""
+    found = collector.status(question)
+    if found.registry_error and not found.slots:
+        raise RegistryError(found.registry_error, code="registry-away")
+    return found
+
+
+def show_streams(found: ReceiverStatus, order: Callable[[StreamStatus], Any], as_json: bool, *, chosen: bool) -> None:
+    """Print streams in an order; ``chosen``: they are those of an instance or of a name."""
+    streams, total = sorted(found.streams, key=order), found.totals.streams
+    if as_json:
+        shown = [record_to_json(one) for one in streams]
+        click.echo(json.dumps({"receiver": found.name, "total": total, "streams": shown}))
+        return
+    console().print(terminal.streams_view(streams))
+    if total > len(streams) and not chosen:
+        click.echo(f"{len(streams):,} of {total:,} streams; --instance and --stream find others")
+    for slot in found.slots:
+        if not slot.answers:
+            click.echo(slot.cause.sentence)
+
+
+@contextlib.contextmanager
+def frames(history: History, window: float, rows: int, as_json: bool) -> Iterator[Callable[[ReceiverStatus], None]]:
+    """A function that shows a frame: over the whole terminal, or below the one before."""
+    shown = console()
+    if as_json or not shown.is_terminal:
+        yield lambda found: show_frame(found, history, window, rows, as_json)
+        return
+    with Live(console=shown, screen=True, auto_refresh=False) as live:
+        yield lambda found: live.update(_frame(found, history, window, rows), refresh=True)
+
+
+def show_frame(found: ReceiverStatus, history: History, window: float, rows: int, as_json: bool) -> None:
+    """Print one frame."""
+    if as_json:
+        total = record_to_json(history.rates(window).total)
+        click.echo(json.dumps({**to_json(found), "rates": total}))
+    else:
+        console().print(_frame(found, history, window, rows))
+
+
+def _frame(found: ReceiverStatus, history: History, window: float, rows: int) -> Group:
+    """One frame: the cause and the query, then slots, instances and streams."""
+    rates = history.rates(window)
+    parts: list[Any] = [
+        *terminal.header(found, rates),
+        Text(),
+        terminal.slots_view(found, rates, columns=(*terminal.USUAL, "waits for")),
+    ]
+    if found.instances:
+        parts += [Text(), terminal.instances_view(found, rates, most=rows)]
+    if found.streams:
+        parts += [Text(), terminal.streams_view(found.streams[:rows], rates)]
+    totals = found.totals
+    hidden = [
+        f"{total - shown:,} more {name}"
+        for name, total, shown in (
+            ("instances", totals.instances, min(rows, len(found.instances))),
+            ("streams", totals.streams, min(rows, len(found.streams))),
+        )
+        if total > shown
+    ]
+    if hidden:
+        parts.append(Text(" and ".join(hidden), style="dim"))
+    return Group(*parts, *terminal.notes(found))
