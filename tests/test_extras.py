@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.waiting import SECONDS
 from wallaroo_spark import extras as missing_module
-from wallaroo_spark.cli.main import NEEDS, VERBS
+from wallaroo_spark.cli.main import VERBS, needs_of
 from wallaroo_spark.errors import ConfigurationError, PackageMissingError
 from wallaroo_spark.extras import EXTRAS, lacking, missing, modules_of
 
@@ -67,9 +67,11 @@ def test_every_extra_that_a_text_names_exists() -> None:
     assert named <= declared().keys()
 
 
-def test_every_verb_that_needs_extras_exists() -> None:
-    assert NEEDS.keys() <= VERBS.keys()
-    assert {extra for groups in NEEDS.values() for group in groups for extra in group} <= EXTRAS.keys()
+def test_every_extra_that_a_verb_needs_exists() -> None:
+    needed = {extra for verb in VERBS for extras in needs_of(verb) for extra in extras}
+
+    assert needed
+    assert needed <= EXTRAS.keys()
 
 
 @pytest.fixture
@@ -122,7 +124,7 @@ def test_a_program_of_the_system_is_as_good_as_the_extra(installed: set[str], mo
     ],
 )
 def test_a_verb_names_what_it_needs_for_what_it_was_asked(installed: set[str], verb: str, name: str, said: str) -> None:
-    found = missing(ModuleNotFoundError(f"No module named {name!r}", name=name), verb, *NEEDS.get(verb, ()))
+    found = missing(ModuleNotFoundError(f"No module named {name!r}", name=name), verb, *needs_of(verb))
 
     assert found is not None
     assert said in str(found)

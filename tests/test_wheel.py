@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from tests.conftest import ROOT
 from tests.waiting import SECONDS
+from wallaroo_spark.cli import explain
 from wallaroo_spark.cli.main import cli
-from wallaroo_spark.cli.support import files
 from wallaroo_spark.codes import GROUPS
 
 SHARE = "wallaroo_spark/share/"
@@ -44,7 +44,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 
 
 def test_the_wheel_has_the_files_that_the_repository_shows(wheel: set[str]) -> None:
-    assert {name.removeprefix(SHARE) for name in wheel if name.startswith(SHARE)} == set(files.names())
+    assert {name.removeprefix(SHARE) for name in wheel if name.startswith(SHARE)} == set(explain.names())
     assert [needed for needed in NEEDED if not any(name.startswith(SHARE + needed) for name in wheel)] == []
 
 
@@ -60,7 +60,7 @@ def test_the_wheel_has_the_data_of_the_package_and_nothing_else(wheel: set[str])
 def test_every_page_that_an_error_names_comes_with_the_package() -> None:
     pages = {entry.page.partition("#")[0] for group in GROUPS.values() for entry in group.entries}
 
-    assert pages <= set(files.names())
+    assert pages <= set(explain.names())
 
 
 def test_files_are_listed_shown_and_copied(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_files_are_listed_shown_and_copied(tmp_path: Path) -> None:
         assert ended.exit_code == 0, ended.output
         return ended.output
 
-    assert run().splitlines() == files.names()
+    assert run().splitlines() == explain.names()
     assert run("conf/receive.yaml#section") == (ROOT / "conf/receive.yaml").read_text(encoding="utf-8")
     assert run("./examples/shop/", "--to", str(tmp_path)).startswith("Copied ")
     assert (tmp_path / "examples/shop/shop.yaml").read_bytes() == (ROOT / "examples/shop/shop.yaml").read_bytes()

@@ -15,9 +15,8 @@ import pytest
 from click.testing import CliRunner
 
 from wallaroo_spark.cli.demo import job
-from wallaroo_spark.cli.demo.command import demo
-from wallaroo_spark.cli.demo.reconcile import SHOPS, Reconciliation, line_ends, reconcile, write_orders
-from wallaroo_spark.cli.demo.view import plan_senders
+from wallaroo_spark.cli.demo.command import demo, plan_senders
+from wallaroo_spark.cli.demo.job import SHOPS, Reconciliation, line_ends, reconcile, write_orders
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

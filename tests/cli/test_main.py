@@ -82,7 +82,7 @@ def test_a_verbs_line_in_the_list_is_the_one_it_has_itself(verb: str) -> None:
     command = program.cli.get_command(click.Context(program.cli), verb)
 
     assert command is not None
-    assert command.short_help == program.VERBS[verb][1]
+    assert command.short_help == program.VERBS[verb]["line"]
 
 
 @pytest.mark.parametrize("arguments", [["sned"], ["send"], ["--nonsense"], ["status"], ["send", "/nonexistent"]])
@@ -178,7 +178,7 @@ def test_the_list_of_verbs_loads_none_of_them() -> None:
     modules = loaded("--help")
 
     assert "wallaroo_spark.cli.main" in modules
-    verbs = tuple(f"{program.ROOM}.{module}" for module, _ in program.VERBS.values())
+    verbs = tuple(f"{program.ROOM}.{row['module']}" for row in program.VERBS.values())
     assert not {name for name in modules if name.startswith(verbs)}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -14,7 +13,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.waiting import SECONDS
-from wallaroo_spark.cli.sessions import LOG4J, VFORK, NoiseFilter, defaults, log_to, quick_processes
+from wallaroo_spark.cli.sessions import LOG4J, VFORK, defaults, log_to, quick_processes, without_noisy_lines
 
 VERB = str(Path(sys.executable).with_name("wallaroo-spark"))
 FOREIGN = ("PYSPARK_GATEWAY_PORT", "SPARK_REMOTE", "MASTER", "SPARK_HOME", "SPARK_CONF_DIR", "SPARK_LOCAL_IP")
@@ -122,7 +121,7 @@ def test_spark_finds_the_file_for_its_log() -> None:
     assert "rootLogger.level = error" in LOG4J.read_text(encoding="utf-8")
 
 
-def test_lines_of_others_pass_however_they_are_cut() -> None:
+def test_lines_of_others_pass() -> None:
     shown = b"12:00:00 ERROR Java: \xff\n\nStreaming is fun\n  at line 1\nthe end"
     noise = (
         b"WARNING: Using incubator modules: jdk.incubator.vector\n"
@@ -130,11 +129,28 @@ def test_lines_of_others_pass_however_they_are_cut() -> None:
         b"Starting Streaming TransformWithStateInPandas Python worker.\n\n"
         b"Streaming TransformWithStateInPandas Python worker Completed execution of UDF: <x>.\n\n"
     )
-    given = noise + shown
-    for size in (1, 7, len(given)):
-        passing = NoiseFilter()
-        found = b"".join(passing.passed(given[at : at + size]) for at in range(0, len(given), size))
-        assert found + passing.passed(b"") == shown + b"\n", json.dumps(size)
+
+    assert b"".join(without_noisy_lines((noise + shown).splitlines(keepends=True))) == shown
+
+
+LAST_LINES = """
+import subprocess, sys
+from wallaroo_spark.cli.sessions import without_noise
+
+OTHER = r"import os; os.write(2, b'WARNING: A restricted method\\n' + b'x' * 2_000 + b'\\nlast')"
+OTHER += "; print(1, flush=True); input()"
+with without_noise():
+    other = subprocess.Popen([sys.executable, "-c", OTHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+other.stdout.readline()
+sys.stderr.write("own\\n")
+"""
+
+
+def test_the_last_lines_of_a_process_that_still_runs_are_shown() -> None:
+    ended = subprocess.run([sys.executable, "-c", LAST_LINES], capture_output=True, timeout=SECONDS, check=False)
+
+    assert ended.returncode == 0
+    assert sorted(ended.stderr.splitlines()) == [b"last", b"own", b"x" * 2_000]
 
 
 @pytest.mark.parametrize(

@@ -134,8 +134,8 @@ def console() -> Console:
     """Where tables are printed. Output to a program or a file is not wrapped at the width of a terminal."""
     from rich.console import Console
 
-    found = Console(highlight=False, markup=False)
-    return found if found.is_terminal else Console(highlight=False, markup=False, width=WIDE)
+    found = Console(highlight=False, markup=False, emoji=False)
+    return found if found.is_terminal else Console(highlight=False, markup=False, emoji=False, width=WIDE)
 
 
 def print_result(as_json: bool, values: Any, text: str) -> None:

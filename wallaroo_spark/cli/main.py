@@ -10,8 +10,10 @@ import contextlib
 import errno
 import importlib
 import sys
+import tomllib
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from wallaroo_spark import __version__
@@ -27,71 +29,14 @@ from wallaroo_spark.cli.common import DEBUG, INTERRUPTED, debug_option
 from wallaroo_spark.cli.defaults import defaults
 
 ROOM = "wallaroo_spark.cli"
-GROUPS: dict[str, dict[str, tuple[str, str]]] = {
-    "Receivers": {
-        "receive": ("receive.command", "Run the receiver and the query of a YAML file."),
-        "validate": ("receive.command", "Check a YAML file of receive, and name each problem with its line."),
-        "check": ("check.command", "Check everything that a receiver needs, before it is started."),
-        "status": ("status.command", "Show a receiver or an application at a glance, topics and sinks."),
-        "top": ("status.command", "Watch a receiver live, by slot, instance and stream."),
-        "streams": ("status.command", "Show the streams of a receiver, with references, lag and age."),
-        "list": ("status.command", "List all receivers and topics of a registry."),
-        "tap": ("subscribe", "Show live messages of a stream without consuming them."),
-    },
-    "Producers and connectors": {
-        "send": ("send.command", "Send the records of files, or of standard input, to a receiver."),
-        "sink": ("sink", "Receive the rows of transactional connector sinks into files."),
-        "dev": ("dev", "Tools for authors of connectors."),
-        "capture": ("wire.capture", "Record a connector's frames to a file, or disturb its connection."),
-        "decode": ("wire.decode", "Print the frames of a capture, or of plain bytes, as text or JSON."),
-        "replay": ("wire.replay", "Send the messages of a capture again."),
-    },
-    "Topics": {
-        "subscribe": ("subscribe", "Print the rows of a topic as they are published."),
-    },
-    "Applications of durable streams": {
-        "run": ("durable.run", "Run an application of durable streams: its gateways and its query."),
-        "apply": ("schema", "Apply YAML documents to the schema of an application."),
-        "delete": ("schema", "Delete objects of an application's schema."),
-        "get": ("schema", "List the objects of an application's schema."),
-        "describe": ("schema", "Show one object of an application's schema in full."),
-        "publish": ("durable.events", "Append events to a durable stream."),
-        "consume": ("durable.events", "Print the events of a durable stream as a member of a group."),
-        "groups": ("durable.groups", "List, move, pause, resume and delete the groups of streams."),
-        "pipelines": ("durable.pipelines", "Show pipelines and their instances, cancel one, or take its work away."),
-        "stage": ("durable.stage", "Run a command for each delivery of a stage of a pipeline."),
-        "call": ("durable.stage", "Call an endpoint and print the answer."),
-        "serve": ("durable.stage", "Answer the calls of an endpoint with a command."),
-        "token": ("durable.token", "Create, list and revoke the tokens of an application."),
-    },
-    "Tools": {
-        "demo": ("demo.command", "Run the whole product on this machine and compare its output with its input."),
-        "explain": ("explain", "Explain the code of an error, an alert or a cause."),
-        "files": ("support.files", "Show or copy the pages, configurations and examples of the package."),
-        "support": ("support.command", "Write an archive for the report of a defect, without secrets."),
-    },
-}
-"""Heading in the help → verb → (module below this room, line in the help).
+GROUPS: dict[str, dict[str, dict[str, Any]]] = tomllib.loads(
+    Path(__file__).with_name("verbs.toml").read_text(encoding="utf-8")
+)
+"""Heading in the help → verb → its row: the module below this room, the line in the help, and the extras.
 
 So the help loads no verb.
 """
 VERBS = {verb: row for verbs in GROUPS.values() for verb, row in verbs.items()}
-
-_RECEIVERS = (("spark", "cli"),)
-_FOLDERS = (("pipelines", "cli"),)
-_CLIENTS = (("client", "cli"),)
-NEEDS: dict[str, tuple[tuple[str, ...], ...]] = {
-    **dict.fromkeys(("check", "demo", "dev", "receive"), _RECEIVERS),
-    **dict.fromkeys(("apply", "delete", "describe", "get", "token"), _FOLDERS),
-    **dict.fromkeys(("call", "consume", "publish", "serve", "stage"), _CLIENTS),
-    "groups": (*_CLIENTS, ("registry", "cli"), *_FOLDERS),
-    "pipelines": (*_FOLDERS, *_CLIENTS),
-    "run": (("spark", "pipelines", "embedded", "cli"),),
-    "send": (("registry", "cli"), ("pubsub", "cli")),
-    "status": (("registry", "cli"), ("pipelines", "cli")),
-    "subscribe": (("pubsub", "cli"),),
-}
-"""Verb → sets of extras: the first set that has a missing package is what the verb needs for what it was asked."""
 
 
 class Verbs(click.Group):
@@ -105,13 +50,13 @@ class Verbs(click.Group):
         """Load and return one verb; None when there is no such verb."""
         if cmd_name not in VERBS:
             return None
-        module, line = VERBS[cmd_name]
+        row = VERBS[cmd_name]
         try:
-            names = vars(importlib.import_module(f"{ROOM}.{module}"))
+            names = vars(importlib.import_module(f"{ROOM}.{row['module']}"))
         except (ModuleNotFoundError, PackageMissingError) as error:
             raise _missing(error, cmd_name) from error
         command = next(one for one in names.values() if isinstance(one, click.Command) and one.name == cmd_name)
-        command.short_help = line
+        command.short_help = row["line"]
         return command
 
     def resolve_command(
@@ -128,7 +73,7 @@ class Verbs(click.Group):
         width = max(map(len, VERBS))
         for group, verbs in GROUPS.items():
             with formatter.section(group):
-                formatter.write_dl([(f"{verb:{width}}", line) for verb, (_, line) in verbs.items()])
+                formatter.write_dl([(f"{verb:{width}}", row["line"]) for verb, row in verbs.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb; show its error as one sentence and exit with the error's status."""
@@ -162,9 +107,14 @@ def _sentence(error: Exception, verb: str) -> click.ClickException:
     )
 
 
+def needs_of(verb: str) -> list[tuple[str, ...]]:
+    """The sets of extras that a verb needs, by what it is asked."""
+    return [tuple(extras) for extras in VERBS.get(verb, {}).get("needs", ())]
+
+
 def _missing(error: ImportError, verb: str) -> click.ClickException:
     """The sentence for a package that is not installed. Raises the error when no extra installs it."""
-    found = missing(error, f"wallaroo-spark {verb}", *NEEDS.get(verb, ()))
+    found = missing(error, f"wallaroo-spark {verb}", *needs_of(verb))
     if found is None:
         raise error
     return click.ClickException(str(found))

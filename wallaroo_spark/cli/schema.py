@@ -5,6 +5,7 @@ The option that names an application, and the functions that several verbs of it
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -222,20 +223,15 @@ def _show(result: ApplyResult, as_json: bool) -> None:
 
 def _seconds(text: str) -> float:
     """Return a time in seconds since 1970 UTC."""
-    try:
+    with contextlib.suppress(ValueError):
         return float(text)
-    except ValueError:
-        pass
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        found = None
-    if found is None or found.tzinfo is None:
-        raise click.BadParameter(
-            f"{text!r} is no time; give seconds since 1970, or a time with its zone as 2026-01-31T12:00:00+00:00",
-            param_hint="--timestamp",
-        )
-    return found.timestamp()
+    with contextlib.suppress(ValueError):
+        if (found := datetime.fromisoformat(text)).tzinfo is not None:
+            return found.timestamp()
+    raise click.BadParameter(
+        f"{text!r} is no time; give seconds since 1970, or a time with its zone as 2026-01-31T12:00:00+00:00",
+        param_hint="--timestamp",
+    )
 
 
 @verb()

@@ -17,8 +17,7 @@ import select
 import shutil
 import sys
 import threading
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +35,10 @@ LAST_LINES_SECONDS = 1.0
 """Longest time that the end of the program waits for lines that Java has written. A choice."""
 
 
+_END = b"\0\n"
+"""What this process writes behind the last lines, so that it knows that they were passed on."""
+
+
 @contextlib.contextmanager
 def without_noise() -> Iterator[None]:
     """Processes that are started in the block write to this standard error, without the lines of :data:`NOISE`."""
@@ -43,70 +46,40 @@ def without_noise() -> Iterator[None]:
     read, write = os.pipe()
     # This process itself writes to its own standard error again when the block has ended.
     own = os.dup(2)
-    _Passing(read, own)
+    passed = threading.Event()
+
+    def pass_on() -> None:
+        # It reads for as long as anybody writes: a full pipe would stop Java.
+        with os.fdopen(read, "rb") as lines:
+            for line in without_noisy_lines(lines):
+                with contextlib.suppress(OSError):
+                    os.write(own, line.removesuffix(_END))
+                if line.endswith(_END):
+                    passed.set()
+
+    def wait_for_the_last_lines() -> None:
+        # They say why something has failed.
+        if select.select([], [write], [], LAST_LINES_SECONDS)[1]:
+            os.write(write, _END)
+            passed.wait(LAST_LINES_SECONDS)
+
+    threading.Thread(target=pass_on, name="standard error of Spark", daemon=True).start()
+    atexit.register(wait_for_the_last_lines)
     os.dup2(write, 2)
-    os.close(write)
     try:
         yield
     finally:
         os.dup2(own, 2)
 
 
-class _Passing:
-    """Passes on the lines of a pipe. It reads for as long as anybody writes: a full pipe would stop Java."""
-
-    def __init__(self, source: int, target: int) -> None:
-        self._source = source
-        self._target = target
-        self._lock = threading.Lock()
-        self._filter = NoiseFilter()
-        self._open = True
-        threading.Thread(target=self._run, name="standard error of Spark", daemon=True).start()
-        atexit.register(self._finish)
-
-    def _run(self) -> None:
-        while self._step(None):
-            pass
-
-    def _step(self, seconds: float | None) -> bool:
-        """Pass on what is there; False at the end, and when nothing comes within ``seconds``."""
-        if not select.select([self._source], [], [], seconds)[0]:
-            return False
-        with self._lock:
-            if not self._open or not select.select([self._source], [], [], 0)[0]:
-                return self._open
-            data = os.read(self._source, 1 << 16)
-            self._open = bool(data)
-            with contextlib.suppress(OSError):
-                os.write(self._target, self._filter.passed(data))
-            return self._open
-
-    def _finish(self) -> None:
-        """The last lines, which say why something has failed."""
-        until = time.monotonic() + LAST_LINES_SECONDS
-        while time.monotonic() < until and self._step(0.0):
-            pass
-
-
-class NoiseFilter:
-    """Cuts a stream of bytes into lines, and drops those of :data:`NOISE` and the empty line behind each."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-        self._dropped = False
-
-    def passed(self, data: bytes) -> bytes:
-        """What is to be shown of the next bytes; none at the end of the stream: what is left of it."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if not data and self._rest:
-            lines, self._rest = [self._rest], b""
-        shown = []
-        for line in lines:
-            noise = NOISE.match(line) is not None
-            if not noise and (line.strip() or not self._dropped):
-                shown.append(line + b"\n")
-            self._dropped = noise
-        return b"".join(shown)
+def without_noisy_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines without those of :data:`NOISE` and the empty line behind each."""
+    dropped = False
+    for line in lines:
+        noise = NOISE.match(line) is not None
+        if not noise and (line.strip() or not dropped):
+            yield line
+        dropped = noise
 
 
 LOOPBACK = "127.0.0.1"

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import itertools
 import json
 from dataclasses import dataclass
@@ -13,20 +14,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from wallaroo_spark.cli.common import printable_bytes
+from wallaroo_spark import pubsub
+from wallaroo_spark.cli.common import Columns, print_result, print_table, printable_bytes
 from wallaroo_spark.cli.signals import run_until_sigterm
 from wallaroo_spark.cli.status.sources import ATTEMPTS, RegistryOptions
 from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.errors import RegistryError, printable
 from wallaroo_spark.json_text import load_json
+from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.texts import count
 
 if TYPE_CHECKING:
     from wallaroo_spark.inner.tap import TappedMessage
-    from wallaroo_spark.pubsub import Epoch, Frontier, Subscription
-
-WIDE = 200
-"""Columns of a table that is not printed on a terminal. A choice: wide enough for most rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,100 +84,70 @@ def subscribe(
         wallaroo-spark subscribe totals --registry redis://127.0.0.1:6379 --cookie env:COOKIE
         wallaroo-spark subscribe totals --context test --json | jq .row
     """
-    from wallaroo_spark import pubsub
-
     subscription = pubsub.subscribe(topic, atomic=not everything, **vars(settings))
-    printer = _Json(frontier) if as_json else _Tables(frontier)
-    run_until_sigterm(_print(subscription, printer, limit))
+    run_until_sigterm(_print(subscription, _Printer(frontier, as_json), limit))
 
 
-async def _print(subscription: Subscription, printer: _Json | _Tables, limit: int | None) -> None:
+async def _print(subscription: pubsub.Subscription, printer: _Printer, limit: int | None) -> None:
     """Print rows until the topic ends or the limit is reached."""
-    from wallaroo_spark.pubsub import Epoch
-
     left = limit
     async with subscription:
         async for item in subscription:
-            if not isinstance(item, Epoch):
+            if not isinstance(item, pubsub.Epoch):
                 printer.frontier(item)
                 continue
             rows = item.batch.slice(0, left)
-            printer.epoch(Epoch(item.epoch, item.partition, rows))
+            printer.epoch(pubsub.Epoch(item.epoch, item.partition, rows))
             left = None if left is None else left - rows.num_rows
             if left == 0:
                 break
     printer.end()
 
 
-class _Json:
-    """Prints a line of JSON for each row."""
+class _Printer:
+    """Prints a table for each epoch, or a line of JSON for each row."""
 
-    def __init__(self, with_frontier: bool) -> None:
+    def __init__(self, with_frontier: bool, as_json: bool) -> None:
         self._with_frontier = with_frontier
+        self._as_json = as_json
+        self._rows: list[dict[str, Any]] = []
+        self._columns: Columns[dict[str, Any]] = {}
+        self._epoch: Any = None
 
-    def epoch(self, item: Epoch) -> None:
-        """Some rows of an epoch."""
+    def epoch(self, item: pubsub.Epoch) -> None:
+        """Print rows of an epoch as JSON, or collect them; a table of them is printed when the epoch ends."""
         from wallaroo_spark.columnar.python_values import python_rows
         from wallaroo_spark.pubsub.subscribing.topic_source import row_as_json
 
-        head = json.dumps({"epoch": item.epoch, "partition": item.partition})[:-1]
-        lines = [f'{head}, "row": {row_as_json(row).decode()}}}' for row in python_rows(item.batch)]
-        if lines:
-            click.echo("\n".join(lines))
-
-    def frontier(self, item: Frontier) -> None:
-        """The frontier has moved."""
-        if self._with_frontier:
-            click.echo(json.dumps({"frontier": item.frontier}))
-
-    def end(self) -> None:
-        """Do nothing: every row is printed already."""
-
-
-class _Tables:
-    """Prints a table for each epoch."""
-
-    def __init__(self, with_frontier: bool) -> None:
-        from rich.console import Console
-
-        self._with_frontier = with_frontier
-        self._console = Console(highlight=False)
-        if not self._console.is_terminal:
-            self._console = Console(highlight=False, width=WIDE)
-        self._rows: list[dict[str, Any]] = []
-        self._columns: list[str] = []
-        self._epoch: Any = None
-
-    def epoch(self, item: Epoch) -> None:
-        """Collect rows of an epoch; they are printed together when the epoch ends."""
-        from wallaroo_spark.columnar.python_values import python_rows
-
-        if self._rows and item.epoch != self._epoch:
+        if self._as_json:
+            head = json.dumps({"epoch": item.epoch, "partition": item.partition})[:-1]
+            lines = [f'{head}, "row": {row_as_json(row).decode()}}}' for row in python_rows(item.batch)]
+            if lines:
+                click.echo("\n".join(lines))
+            return
+        if item.epoch != self._epoch:
             self.end()
-        self._epoch, self._columns = item.epoch, item.batch.schema.names
+        self._epoch = item.epoch
+        self._columns = {name: functools.partial(_cell, name) for name in item.batch.schema.names}
         self._rows += python_rows(item.batch)
 
-    def frontier(self, item: Frontier) -> None:
+    def frontier(self, item: pubsub.Frontier) -> None:
         """Print the collected epoch, which is complete because the frontier has passed it."""
         self.end()
         if self._with_frontier:
-            click.echo(f"frontier {', '.join(map(str, item.frontier)) or 'passed everything'}")
+            moved = f"frontier {', '.join(map(str, item.frontier)) or 'passed everything'}"
+            print_result(self._as_json, {"frontier": item.frontier}, moved)
 
     def end(self) -> None:
         """Print the collected rows."""
-        from rich.table import Table
-        from rich.text import Text
+        if self._rows:
+            click.echo(f"epoch {self._epoch}, {count(len(self._rows), 'row')}")
+            print_table(self._columns, self._rows)
+            self._rows = []
 
-        if not self._rows:
-            return
-        self._console.print(f"epoch {self._epoch}, {count(len(self._rows), 'row')}", soft_wrap=True)
-        table = Table(box=None)
-        for column in self._columns:
-            table.add_column(Text(column))
-        for row in self._rows:
-            table.add_row(*(Text(str(row[column])) for column in self._columns))
-        self._console.print(table)
-        self._rows = []
+
+def _cell(column: str, row: dict[str, Any]) -> str:
+    return str(row[column])
 
 
 @verb()
@@ -229,7 +198,6 @@ def tap(
         wallaroo-spark tap '*' --registry redis://… --receiver shop --token env:TAP --follow --json
     """
     from wallaroo_spark.inner import tap as tapping
-    from wallaroo_spark.options import resolve_secret
     from wallaroo_spark.registry import Registry
 
     trust = RegistryOptions(registry, tls, tls_ca).trust

@@ -10,7 +10,7 @@ import pytest
 
 from tests.streams.application import ApplicationFiles
 from tests.streams.samples import NOON, rows_of
-from wallaroo_spark.cli.durable.instance_rows import newest_instances
+from wallaroo_spark.cli.durable.pipelines import newest_instances
 from wallaroo_spark.errors import CheckpointError
 from wallaroo_spark.streams.rows import OutputKind
 from wallaroo_spark.streams.tables.mover import HistoryExpiry, TableMover

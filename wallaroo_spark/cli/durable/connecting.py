@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wallaroo_spark.errors import printable
+from wallaroo_spark.json_text import json_line
 
 if TYPE_CHECKING:
     from wallaroo_spark.client import Client, Event
@@ -70,15 +71,12 @@ def start_of_text(text: str) -> str | int:
 def event_as_json(event: Event, **more: Any) -> str:
     """An event in the JSON format of CloudEvents as one line, with further members."""
     from wallaroo_spark.client.events import to_structured
-    from wallaroo_spark.json_text import json_line
 
     return json_line({**more, **to_structured(event)})
 
 
 def shown_data(event: Event) -> str:
     """The payload of an event as one line for a person."""
-    from wallaroo_spark.json_text import json_line
-
     value = event.value
     if value is None:
         return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import sys
@@ -14,6 +15,7 @@ import click
 from wallaroo_spark.cli.durable.connecting import GatewayOptions, event_as_json, shown_data, start_of_text
 from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.errors import ConfigurationError, WallarooError, printable
+from wallaroo_spark.json_text import json_line, load_json
 from wallaroo_spark.texts import count
 
 if TYPE_CHECKING:
@@ -73,7 +75,6 @@ def publish(
         wallaroo-spark publish shop/orders --type shop.order.created orders.jsonl
     """
     from wallaroo_spark.client import Client
-    from wallaroo_spark.json_text import json_line
 
     if not kind and not cloudevents:
         raise click.UsageError("give --type TYPE, or --cloudevents for lines that are whole events")
@@ -100,13 +101,7 @@ def publish(
     else:
         events = _of_files(files, kind, cloudevents, names, not new_ids, refuse)
         ids = "" if cloudevents or (files and not new_ids) else _RANDOM
-    how: dict[str, Any] = {
-        "partition": partition,
-        "durability": durability,
-        "key": key,
-        "delay": delay,
-        "batch": batch,
-    }
+    how: dict[str, Any] = {"partition": partition, "durability": durability, "key": key, "delay": delay, "batch": batch}
     with Client(**settings, source=source) as client:
         try:
             for one in client.publish_many(stream, events, on_refused=tell, **how):
@@ -175,17 +170,13 @@ def _id(path: str, number: int, line: bytes) -> str:
 def _payload(line: bytes) -> dict[str, Any]:
     """A line as it stands, with its content type."""
     from wallaroo_spark.client.events import JSON_TYPE
-    from wallaroo_spark.json_text import load_json
 
-    try:
+    with contextlib.suppress(ValueError):
         load_json(line)
         return {"data": line, "datacontenttype": JSON_TYPE}
-    except ValueError:
-        pass
-    try:
+    with contextlib.suppress(UnicodeDecodeError):
         return {"data": line.decode()}
-    except UnicodeDecodeError:
-        return {"data": line}
+    return {"data": line}
 
 
 @verb()

@@ -53,14 +53,11 @@ def value_of(output: bytes) -> Any:
     """The output of a program: a JSON value, or a text without its last line end, or bytes; None for nothing."""
     if not output:
         return None
-    try:
+    with contextlib.suppress(ValueError):
         return load_json(output)
-    except ValueError:
-        pass
-    try:
+    with contextlib.suppress(UnicodeDecodeError):
         return output.decode().removesuffix("\n")
-    except UnicodeDecodeError:
-        return output
+    return output
 
 
 def plain(value: Any) -> Any:

@@ -15,13 +15,14 @@ from wallaroo_spark.cli.send.inputs import (
     Interrupts,
     NewFiles,
     SendInput,
+    SendOptions,
     expand,
     is_pattern,
     open_input,
 )
-from wallaroo_spark.cli.send.options import SendOptions
 from wallaroo_spark.cli.signals import on_signals, status_of
 from wallaroo_spark.cli.verbs import Json, verb
+from wallaroo_spark.connector import Connector
 from wallaroo_spark.errors import WallarooError
 
 NEW_FILES_SECONDS = 1.0
@@ -29,7 +30,6 @@ NEW_FILES_SECONDS = 1.0
 
 if TYPE_CHECKING:
     from wallaroo_spark.cli.send.view import SendView
-    from wallaroo_spark.connector import Connector
 
 
 @verb()
@@ -66,7 +66,6 @@ def send(
         wallaroo-spark send '/var/log/*.log' --follow --registry redis://… --receiver logs
     """
     from wallaroo_spark.cli.send.view import make_view
-    from wallaroo_spark.connector import Connector
 
     files = expand(names, follow=given.follow)
     _check(names, files, given)
@@ -116,44 +115,29 @@ async def _send(
 ) -> None:
     """Feed all inputs at the same time. If one fails, the others are still sent to their end; then its error is raised.
 
-    A signal cancels it, so that the connection is closed in order.
+    With ``new`` the files that appear are fed, too, until one input fails. A signal cancels it, so that the connection
+    is closed in order.
     """
     interrupts.task = asyncio.current_task()
     async with connector:
         watching = asyncio.create_task(view.watch(connector))
         feeding = {asyncio.create_task(_feed(connector, one, view, drain_timeout)) for one in inputs}
+        errors: list[BaseException] = []
         try:
-            errors = await (
-                _all(feeding) if new is None else _all_and_new(feeding, new, connector, view, drain_timeout)
-            )
+            while (feeding or new) and not (errors and new):
+                for one in new.look() if new else ():
+                    view.add(one)
+                    feeding.add(asyncio.create_task(_feed(connector, one, view, drain_timeout)))
+                pause = {asyncio.create_task(asyncio.sleep(NEW_FILES_SECONDS))} if new else set()
+                ended, _ = await asyncio.wait(feeding | pause, return_when=asyncio.FIRST_COMPLETED)
+                feeding -= ended
+                errors += [error for task in ended if (error := task.exception()) is not None]
         finally:
             for task in (watching, *feeding):
                 task.cancel()
             await asyncio.wait([watching, *feeding])
     if errors:
         raise _joined(errors)
-
-
-async def _all(feeding: set[asyncio.Task[None]]) -> list[BaseException]:
-    outcomes = await asyncio.gather(*feeding, return_exceptions=True)
-    return [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
-
-
-async def _all_and_new(
-    feeding: set[asyncio.Task[None]], new: NewFiles, connector: Connector, view: SendView, drain_timeout: float
-) -> list[BaseException]:
-    """Feed also the files that appear, until one input fails."""
-    while True:
-        for one in new.look():
-            view.add(one)
-            feeding.add(asyncio.create_task(_feed(connector, one, view, drain_timeout)))
-        ended, _ = await asyncio.wait(
-            [*feeding, asyncio.create_task(asyncio.sleep(NEW_FILES_SECONDS))], return_when=asyncio.FIRST_COMPLETED
-        )
-        feeding -= ended
-        errors = [error for task in ended if (error := task.exception()) is not None]
-        if errors:
-            return errors
 
 
 async def _feed(connector: Connector, one: SendInput, view: SendView, drain_timeout: float) -> None:

@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import click
 from rich.console import Console
@@ -18,10 +18,8 @@ from rich.text import Text
 
 from wallaroo_spark.cli.common import logs_above
 from wallaroo_spark.cli.send.inputs import STDIN, SendInput, standard_input_is_terminal
+from wallaroo_spark.connector import Connector, FeedProgress, FeedResult
 from wallaroo_spark.texts import count, size
-
-if TYPE_CHECKING:
-    from wallaroo_spark.connector import Connector, FeedProgress, FeedResult
 
 LOOK_SECONDS = 0.2
 """Seconds between two refreshes of the display."""
