@@ -146,21 +146,25 @@ class GatewayService(ServiceShell[Any, Tenancy]):
         return None
 
     def _warn_of_open_access(self, gateway: Gateway) -> None:
-        settings, opened = self.settings, gateway.access.open
-        if not opened and transport.open_access_warning("gateways", settings.host, "", settings.tls_certificate):
-            log.warning(
-                "%s is sent tokens without encryption, and listens at %s: everybody who reads the network can use "
-                "them; set tls_certificate, or listen on loopback (host=127.0.0.1)",
-                self._name,
-                settings.host or "every interface",
+        settings = self.settings
+        if gateway.access.open:
+            guard, problem = (
+                settings.tls_ca,
+                (
+                    "%s accepts every client that reaches it: the schema declares no Token, and it listens at %s; declare "
+                    "a Token, or require certificates of an authority (tls_ca), or listen on loopback (host=127.0.0.1)"
+                ),
             )
-        if opened and transport.open_access_warning("gateways", settings.host, "", settings.tls_ca):
-            log.warning(
-                "%s accepts every client that reaches it: the schema declares no Token, and it listens at %s; declare "
-                "a Token, or require certificates of an authority (tls_ca), or listen on loopback (host=127.0.0.1)",
-                self._name,
-                settings.host or "every interface",
+        else:
+            guard, problem = (
+                settings.tls_certificate,
+                (
+                    "%s is sent tokens without encryption, and listens at %s: everybody who reads the network can use "
+                    "them; set tls_certificate, or listen on loopback (host=127.0.0.1)"
+                ),
             )
+        if transport.open_access_warning("gateways", settings.host, "", guard):
+            log.warning(problem, self._name, settings.host or "every interface")
 
     async def _renewal(self) -> dict[int, Any]:
         lease = self._tenancy.current

@@ -13,6 +13,7 @@ from wallaroo_spark.api.limits import GROUP_EVENTS, STAGE_DELIVERIES
 from wallaroo_spark.gateway.cloud_events import events_of
 from wallaroo_spark.gateway.limits import ByteBudget, GatewayLimits, Refused, busy, ended, ends, invalid
 from wallaroo_spark.gateway.state.calls import (
+    Answer,
     GroupCall,
     PublishCall,
     RequestsInFlight,
@@ -32,13 +33,10 @@ from wallaroo_spark.pipelines.controller.messages.events import (
     InstanceCancelled,
 )
 from wallaroo_spark.pipelines.controller.messages.instructions import (
-    AnswerRequest,
     DeliverInputs,
     DeliverRecords,
     EndSubscription,
     Instruction,
-    RefuseRequest,
-    WarnClient,
     WithdrawDelivery,
 )
 from wallaroo_spark.pipelines.controller.messages.values import Durability, PartitionKey, ReplyTo
@@ -211,7 +209,7 @@ class GatewayCore:
 
     def handle(self, instruction: Instruction, records: tuple[CloudEvent, ...] | None = None) -> None:
         """Take an instruction of a committed batch."""
-        if isinstance(instruction, AnswerRequest | RefuseRequest | WarnClient):
+        if isinstance(instruction, Answer):
             self.requests.answered(instruction)
             return
         assert isinstance(instruction, DeliverRecords | DeliverInputs | WithdrawDelivery | EndSubscription), instruction

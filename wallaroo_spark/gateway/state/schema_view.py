@@ -9,18 +9,11 @@ from typing import TypeVar
 
 from wallaroo_spark.gateway.limits import unknown
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
-from wallaroo_spark.pipelines.schema.declarations import (
-    Declaration,
-    EndpointDeclaration,
-    ExchangeDeclaration,
-    PipelineDeclaration,
-    StreamDeclaration,
-    TokenDeclaration,
-)
+from wallaroo_spark.pipelines.schema.declarations import Declaration, StreamDeclaration, TokenDeclaration
 from wallaroo_spark.pipelines.schema.names import ObjectKey, object_key, stream_key
 from wallaroo_spark.pipelines.schema.store import StoredSchema
 
-D = TypeVar("D", StreamDeclaration, PipelineDeclaration, ExchangeDeclaration, EndpointDeclaration)
+D = TypeVar("D", bound=Declaration)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -248,7 +248,9 @@ class PublisherService(ServiceShell[_SubscriberPeer, PartitionTenancy]):
     async def _send_part(self, session: int, peer: _SubscriberPeer, part: BatchPart) -> bool:
         """Send the messages of a part while the subscriber is served. Returns False when the part cannot be read."""
         try:
-            async for message in self._messages(part):
+            batch, file = cast("tuple[int, StagedFile]", part.source)
+            # Subscribers that need the messages at about the same time share one pass over the file.
+            async for message in self._readings.messages((batch, file.name), lambda: self._read(batch, file)):
                 for piece in encode_parts(message):
                     peer.stream.write(bytes(piece))
                 await self._drained(session, peer)
@@ -264,12 +266,6 @@ class PublisherService(ServiceShell[_SubscriberPeer, PartitionTenancy]):
         else:
             return True
         return False
-
-    def _messages(self, part: BatchPart) -> AsyncIterator[Data]:
-        """The messages of a part. Subscribers that need the messages at about the same time share one pass over the
-        file."""
-        batch, file = cast("tuple[int, StagedFile]", part.source)
-        return self._readings.messages((batch, file.name), lambda: self._read(batch, file))
 
     def _read(self, batch: int, file: StagedFile) -> Iterator[Data]:
         for moment, rows in self._topic_log.messages(batch, file):

@@ -183,13 +183,12 @@ class PartitionTenancy(Tenancy):
         self._registry = registry
         self._topics = topics
         self._topic = topic
-        self._partition = partition
 
     async def renew(self, progress: PublisherProgress) -> None:
         """Renew the lease and report the publisher's progress. Raises :class:`RegistryError`."""
         lease = self.current
         await self.ask(lambda: self._registry.renew(lease))
-        await self.ask(lambda: self._topics.report(self._topic, self._partition, progress))
+        await self.ask(lambda: self._topics.report(self._topic, self._number, progress))
 
     async def ended(self) -> bool:
         """Whether the driver has recorded in the registry that the topic has ended."""

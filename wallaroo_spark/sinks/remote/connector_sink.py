@@ -10,10 +10,11 @@ sink. Source: ``docs/protocol.md#sinks``.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -62,18 +63,6 @@ def _as_json(df: DataFrame) -> DataFrame:
     return df.select(f.to_json(f.struct("*")).alias(COLUMN))
 
 
-@dataclass
-class Known:
-    """The driver's state that is sent to the tasks with the sink."""
-
-    ends: dict[str, dict[str, int]] = field(default_factory=dict)
-    """The committed length of each output in bytes, by partition (decimal text) and address."""
-    try_number: int = 0
-    """The number of the batch's running try."""
-    alone: bool = True
-    """Whether Spark runs each task only once at a time (no speculation)."""
-
-
 class ConnectorSink:
     """The :class:`~wallaroo_spark.sinks.interface.Sink` behind :func:`connector`; it is ``Remembering`` too.
 
@@ -85,8 +74,13 @@ class ConnectorSink:
         self.name = settings.name
         self.settings = settings
         self.addresses = tuple(parse_addresses(settings.address))
-        self.known = Known()
-        """Set by the driver before the sink is sent to the tasks."""
+        # The driver sets these before the sink is sent to the tasks.
+        self.ends: dict[str, dict[str, int]] = {}
+        """The committed length of each output in bytes, by partition (decimal text) and address."""
+        self.try_number = 0
+        """The number of the batch's running try."""
+        self.alone = True
+        """Whether Spark runs each task only once at a time (no speculation)."""
 
     def __repr__(self) -> str:
         return f"ConnectorSink({self.settings.address!r}, name={self.name!r})"
@@ -94,7 +88,7 @@ class ConnectorSink:
     def remember(self, memory: Memory | None) -> None:
         """Set the committed lengths of the outputs."""
         ends = {} if memory is None else memory["ends"]
-        self.known.ends = {partition: dict(lengths) for partition, lengths in ends.items()}
+        self.ends = {partition: dict(lengths) for partition, lengths in ends.items()}
 
     def after(self, prepared: Sequence[Prepared]) -> Memory:
         """Return the committed lengths after these transactions are committed."""
@@ -103,7 +97,7 @@ class ConnectorSink:
         # An address that is not in ``addresses`` any more was renamed, so its output is the one at the new address.
         kept = {
             partition: {at: end for at, end in ends.items() if at in here or partition not in gone}
-            for partition, ends in self.known.ends.items()
+            for partition, ends in self.ends.items()
         }
         for one in prepared:
             if one.detail:
@@ -112,7 +106,7 @@ class ConnectorSink:
 
     def begin(self, batch: int, try_number: int, *, alone: bool) -> None:
         """Add the try's number to the ids of transactions, by which a task or driver can abort those of older tries."""
-        self.known.try_number, self.known.alone = try_number, alone
+        self.try_number, self.alone = try_number, alone
 
     def prepare(self, transaction: Transaction, rows: Iterator[pa.RecordBatch]) -> Prepared:
         """Send the partition's rows to its sink and return the vote; a partition without rows does not connect."""
@@ -141,7 +135,7 @@ class ConnectorSink:
 
         The tasks of other workers find and abort the transactions that earlier tasks have left there.
         """
-        answers = _run(self._each(self._uncommitted, [int(partition) for partition in self.known.ends]))
+        answers = _run(self._each(self._uncommitted, [int(partition) for partition in self.ends]))
         found = (Transaction.parse(name) for names in answers for name in names)
         return [one for one in found if one is not None and one.sink == self.name]
 
@@ -174,7 +168,7 @@ class ConnectorSink:
 
     async def _prepare(self, transaction: Transaction, first: list[bytes], lots: Iterable[list[bytes]]) -> Prepared:
         # The number of the try is in the id, so that a later try knows which transactions are older.
-        transaction = replace(transaction, attempt=_attempt(self.known.try_number, transaction.attempt))
+        transaction = replace(transaction, attempt=_attempt(self.try_number, transaction.attempt))
         address, worker = self.address(transaction.partition), self.worker(transaction.partition)
         start = self._start(transaction.partition)
         async with await self._reached(lambda: SinkClient.open(address, worker, self.settings, start or 0)) as client:
@@ -186,9 +180,8 @@ class ConnectorSink:
                 start = client.reference
             client.begin(start)
             try:
-                await client.send(first)
-                count = len(first)
-                for lot in lots:
+                count = 0
+                for lot in itertools.chain([first], lots):
                     await client.send(lot)
                     count += len(lot)
                 commit, sent = await client.vote(transaction.id)
@@ -207,7 +200,7 @@ class ConnectorSink:
 
     def _start(self, partition: int) -> int | None:
         """Return the committed length of the partition's output; None when only the sink knows it."""
-        ends = self.known.ends.get(str(partition), {})
+        ends = self.ends.get(str(partition), {})
         here = {shown(address) for address in self.addresses}
         address = shown(self.address(partition))
         if address in ends:
@@ -229,7 +222,7 @@ class ConnectorSink:
                 )
             if _age(other) > _age(transaction):
                 raise client.refused(f"it has {name} prepared, of a later try; run one query per checkpoint")
-            if _age(other) == _age(transaction) and not self.known.alone:
+            if _age(other) == _age(transaction) and not self.alone:
                 raise TransportError(
                     f"{name} is prepared by another run of this task, which may be the one that counts: Spark runs "
                     "slow tasks twice here (spark.speculation)",
@@ -242,16 +235,15 @@ class ConnectorSink:
         address = known.get(one.detail["address"]) or self.address(one.transaction.partition)
         worker, start, name = one.detail["worker"], one.detail["start"], one.transaction.id
 
-        async def tell() -> None:
-            async with await SinkClient.open(address, worker, self.settings, start) as client:
-                if name not in client.prepared:
-                    await self._see_committed(client, one)
-                    return
-                client.decide(name, True)
-                if name in await client.uncommitted():
-                    raise client.refused(f"it does not commit {name}")
+        async def tell(client: SinkClient) -> None:
+            if name not in client.prepared:
+                await self._see_committed(client, one)
+                return
+            client.decide(name, True)
+            if name in await client.uncommitted():
+                raise client.refused(f"it does not commit {name}")
 
-        await self._reached(tell)
+        await self._connected(address, worker, start, tell)
         passed(SinkStep.HALF_COMMITTED)
 
     async def _see_committed(self, client: SinkClient, one: Prepared) -> None:
@@ -288,8 +280,11 @@ class ConnectorSink:
         return await self._as_worker(partition, listed)
 
     async def _as_worker(self, partition: int, act: Callable[[SinkClient], Awaitable[Result]]) -> Result:
-        address, worker, start = self.address(partition), self.worker(partition), self._start(partition) or 0
+        return await self._connected(self.address(partition), self.worker(partition), self._start(partition) or 0, act)
 
+    async def _connected(
+        self, address: Address, worker: str, start: int, act: Callable[[SinkClient], Awaitable[Result]]
+    ) -> Result:
         async def acted() -> Result:
             async with await SinkClient.open(address, worker, self.settings, start) as client:
                 return await act(client)

@@ -66,8 +66,7 @@ class SinkServer:
             await self._serve(served)
         finally:
             self._sessions -= 1
-            if served.part is not None:
-                await asyncio.to_thread(served.part.discard)
+            await served.drop_part()
             if self._of_worker.get(served.worker) is served:
                 del self._of_worker[served.worker]
             served.ended.set()
@@ -77,7 +76,6 @@ class SinkServer:
             async with asyncio.timeout(self._settings.handshake_timeout):
                 await served.greeted()
             await self._supersede(served)
-            served.welcome()
             await served.run()
         except TimeoutError:
             await served.refuse(f"no HELLO came within {self._settings.handshake_timeout:g} s")
@@ -132,12 +130,9 @@ class _Served:
         self.worker = checked_worker(event.instance)
         log.info("< %s: HELLO from %s", self.shown, event.program)
 
-    def welcome(self) -> None:
-        """Answer it."""
-        self._stream.write(self._session.ok())
-
     async def run(self) -> None:
-        """Serve the session after HELLO, until the peer closes."""
+        """Answer HELLO, and serve the session until the peer closes."""
+        self._stream.write(self._session.ok())
         while True:
             while (event := self._session.next_event()) is not None:
                 await self._on(event)
@@ -205,7 +200,7 @@ class _Served:
                 log.warning("< %s: ERROR: %s", self.shown, event.reason)
 
     async def _on_notify(self, notify: Notify) -> None:
-        await self._drop_part()
+        await self.drop_part()
         committed = await asyncio.to_thread(self._directory.settle, self.worker)
         if notify.ref != committed:
             log.info("< %s: begins at %d, and has %d committed", self.shown, notify.ref, committed)
@@ -215,7 +210,7 @@ class _Served:
         """Move the session's start to the end of the output, after a decision about another session's transaction."""
         committed = self._directory.offset(self.worker)
         if committed != self._session.committed:
-            await self._drop_part()
+            await self.drop_part()
             self._session.decided(committed)
 
     async def _on_phase1(self, phase1: messages.Phase1) -> None:
@@ -239,7 +234,7 @@ class _Served:
         if not self._superseded:
             self._stream.write(self._session.control(messages.Reply(phase1.transaction, not reason)))
 
-    async def _drop_part(self) -> None:
+    async def drop_part(self) -> None:
         """Delete the rows that have not been voted on."""
         if self.part is not None:
             part, self.part = self.part, None

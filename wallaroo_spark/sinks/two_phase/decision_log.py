@@ -37,11 +37,6 @@ class LoggedBatch:
     finished: bool = False
     """Whether the sink has committed the batch."""
 
-    @property
-    def next(self) -> int:
-        """The number of the first try that is not decided."""
-        return max(self.tries, default=-1) + 1
-
 
 def read_names(names: Iterable[str]) -> dict[int, LoggedBatch]:
     """Return the batches of a log, by number, from the names of its files; files with other names are ignored."""
@@ -157,7 +152,7 @@ class DecisionLog:
 
     def next_try(self, batch: int) -> int:
         """Return the number of the first try of a batch that is not decided."""
-        return self._batches.get(batch, LoggedBatch()).next
+        return max(self._batches.get(batch, LoggedBatch()).tries, default=-1) + 1
 
     def commit(self, batch: int, try_number: int, prepared: Sequence[Prepared], memory: Memory | None = None) -> bool:
         """Decide to commit a try; after that the batch is committed. False when the try was decided before.
