@@ -34,6 +34,14 @@ STOP_SECONDS = 5.0
 """How long clients have to read the last messages when the gateway ends. The driver waits for longer."""
 _PAUSE_SECONDS = 0.2
 """Seconds between two attempts to bind the port."""
+_UNENCRYPTED = (
+    "%s is sent tokens without encryption, and listens at %s: everybody who reads the network can use them; set "
+    "tls_certificate, or listen on loopback (host=127.0.0.1)"
+)
+_OPEN = (
+    "%s accepts every client that reaches it: the schema declares no Token, and it listens at %s; declare a Token, or "
+    "require certificates of an authority (tls_ca), or listen on loopback (host=127.0.0.1)"
+)
 
 
 class GatewaySettings(ListenSettings, Protocol):
@@ -147,23 +155,9 @@ class GatewayService(ServiceShell[Any, Tenancy]):
 
     def _warn_of_open_access(self, gateway: Gateway) -> None:
         settings = self.settings
-        if gateway.access.open:
-            guard, problem = (
-                settings.tls_ca,
-                (
-                    "%s accepts every client that reaches it: the schema declares no Token, and it listens at %s; declare "
-                    "a Token, or require certificates of an authority (tls_ca), or listen on loopback (host=127.0.0.1)"
-                ),
-            )
-        else:
-            guard, problem = (
-                settings.tls_certificate,
-                (
-                    "%s is sent tokens without encryption, and listens at %s: everybody who reads the network can use "
-                    "them; set tls_certificate, or listen on loopback (host=127.0.0.1)"
-                ),
-            )
+        guard = settings.tls_ca if gateway.access.open else settings.tls_certificate
         if transport.open_access_warning("gateways", settings.host, "", guard):
+            problem = _OPEN if gateway.access.open else _UNENCRYPTED
             log.warning(problem, self._name, settings.host or "every interface")
 
     async def _renewal(self) -> dict[int, Any]:
