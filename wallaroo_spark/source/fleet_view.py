@@ -1,7 +1,7 @@
 """The state of the workers as the driver's reader process knows it. Threads of this module keep it up to date.
 
-Spark calls ``latestOffset`` again 10 ms after each answer, so the answer comes from here. The registry is needed only to find
-a worker for the first time; a worker that is known is also asked while the registry is away.
+Spark calls ``latestOffset`` again 10 ms after each answer, so the answer comes from here. The registry is needed only
+to find a worker for the first time; a worker that is known is also asked while the registry is away.
 Source: ``docs/spark.md``; ``docs/architecture.md#rules``, rule 4.
 
 What a process of the source keeps between batches: its clients of workers.
