@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from wallaroo_spark.errors import RegistryError, TransportError, one_line
@@ -59,11 +59,9 @@ class LastCommit:
 
     def _make(self, known: LastCommit | None) -> Notice:
         endings = endings_of(self.references)
-        leaving = (
-            ("", ())
-            if endings is None or endings.leaving is None
-            else (endings.leaving.token, endings.leaving_streams())
-        )
+        leaving: tuple[str, Sequence[StreamKey]] = "", ()
+        if endings is not None and endings.leaving is not None:
+            leaving = endings.leaving.token, endings.leaving_streams()
         # The streams that were forgotten since an unknown version are not known, so the worker cannot be told of them.
         changes = None if known is None else all_changes(known.references, self.references)
         if known is None or changes is None:

@@ -84,8 +84,7 @@ class LineFormatter(logging.Formatter):
     def _text(self, record: logging.LogRecord) -> str:
         place = self._settings.receiver if self._slot is None else f"{self._settings.receiver}/{self._slot}"
         line = f"{_time(record)} {record.levelname} {place} {record.name}: {record.getMessage()}"
-        trace = self._trace(record)
-        return f"{line}\n{trace}" if trace else line
+        return "\n".join(filter(None, (line, self._trace(record))))
 
     def _json(self, record: logging.LogRecord) -> str:
         fields: dict[str, Any] = {
@@ -109,8 +108,7 @@ class LineFormatter(logging.Formatter):
 def hide(line: str, secrets: Collection[str]) -> str:
     """The line with ``***`` in place of each secret."""
     for secret in secrets:
-        if secret in line:
-            line = line.replace(secret, HIDDEN)
+        line = line.replace(secret, HIDDEN)
     return line
 
 

@@ -101,8 +101,9 @@ class Tenancy:
 
         Raises :class:`RegistryError`, or :class:`LeaseLostError` when a newer submission is known.
         """
-        ask = functools.partial(self._leases.acquire, self._number, self._submission, self._holder, connect, flight)
-        lease = await self.ask(ask)
+        lease = await self.ask(
+            lambda: self._leases.acquire(self._number, self._submission, self._holder, connect, flight)
+        )
         self.current = lease or self.current
         return lease is not None
 

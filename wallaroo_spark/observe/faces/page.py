@@ -18,7 +18,7 @@ from wallaroo_spark.observe.application import GatewayStatus, GroupStatus, Parti
 from wallaroo_spark.observe.causes import is_failing
 from wallaroo_spark.observe.faces.as_json import SCHEMA, record_to_json, to_json
 from wallaroo_spark.observe.figures import columns, figures
-from wallaroo_spark.observe.receiver import InstanceStatus, ReceiverStatus, SlotStatus, StreamStatus
+from wallaroo_spark.observe.receiver import InstanceStatus, SlotStatus, StreamStatus
 from wallaroo_spark.observe.record import ApplicationRecord, Rate, RunRecord
 from wallaroo_spark.observe.server.messages import CSS, HTML, JAVASCRIPT, SVG, Response, Route
 
@@ -59,28 +59,27 @@ def document(record: RunRecord, *, age: float, patience: float, query: Mapping[s
     status = record.last
     assert status is not None
     rates = record.rates()
-    slots = worst(status.slots, wanted.top, _slot_rank)
     instances = [one for one in status.instances if _is_found(wanted.search, one.name, one.program, one.peer)]
     streams = [one for one in status.streams if _is_found(wanted.search, one.name, one.instance, str(one.stream_id))]
     connected = _connected(status.instances)
     shown = {
-        **to_json(_emptied(status)),
+        # The rows are converted only as far as they are shown.
+        **to_json(replace(status, slots=(), instances=(), streams=(), topics=(), sinks=())),
         "slots": [
-            {
-                **record_to_json(slot),
-                **_rates(rates.slots.get(slot.slot)),
-                "answers": slot.answers,
-                "trouble": _is_trouble(slot),
-                "connected": connected[slot.slot][:NAMED_INSTANCES],
-            }
-            for slot in slots
+            _row(
+                slot,
+                rates.slots.get(slot.slot),
+                answers=slot.answers,
+                trouble=_is_trouble(slot),
+                connected=connected[slot.slot][:NAMED_INSTANCES],
+            )
+            for slot in worst(status.slots, wanted.top, _slot_rank)
         ],
         "instances": [
-            {**record_to_json(one), **_rates(rates.instances.get((one.slot, one.name)))}
-            for one in worst(instances, wanted.top, _wait_rank)
+            _row(one, rates.instances.get((one.slot, one.name))) for one in worst(instances, wanted.top, _wait_rank)
         ],
         "streams": [
-            {**record_to_json(one), **_rates(rates.streams.get((one.slot, one.scope, one.stream_id)))}
+            _row(one, rates.streams.get((one.slot, one.scope, one.stream_id)))
             for one in worst(streams, wanted.top, _wait_rank)
         ],
         "topics": [record_to_json(topic) for topic in status.topics[:MOST_ROWS]],
@@ -150,16 +149,9 @@ def _connected(instances: Iterable[InstanceStatus]) -> Mapping[int, list[str]]:
     return by_slot
 
 
-def _emptied(status: ReceiverStatus) -> ReceiverStatus:
-    """The snapshot without its rows, which are converted only as far as they are shown."""
-    return replace(status, slots=(), instances=(), streams=(), topics=(), sinks=())
-
-
-def _rates(rate: Rate | None) -> dict[str, float | None]:
-    return {
-        "rate_in": rounded(rate.rows_in) if rate else None,
-        "rate_out": rounded(rate.rows_out) if rate else None,
-    }
+def _row(record: Any, rate: Rate | None, **more: Any) -> dict[str, Any]:
+    rows_in, rows_out = (rate.rows_in, rate.rows_out) if rate else (None, None)
+    return {**record_to_json(record), "rate_in": rounded(rows_in), "rate_out": rounded(rows_out), **more}
 
 
 def rounded(value: float | None) -> float | None:

@@ -22,7 +22,7 @@ from wallaroo_spark.observe.application import (
     PipelineStatus,
     StageStatus,
 )
-from wallaroo_spark.observe.figures import figures, text_of
+from wallaroo_spark.observe.figures import Figure, figures, text_of
 from wallaroo_spark.observe.receiver import (
     Cause,
     InstanceStatus,
@@ -66,8 +66,13 @@ def table(columns: Columns, rows: Iterable[Any]) -> Table:
 
 
 def figure_columns(record: type[Any]) -> dict[str, Callable[[Any], str]]:
-    """The columns of the figures of a record that are shown on a terminal."""
-    return {f"{one.terminal}#": functools.partial(text_of, one) for one in figures(record) if one.terminal}
+    """The columns of the figures of a record that are shown on a terminal. A row may be a pair whose second part is the
+    record."""
+
+    def cell(figure: Figure, row: Any) -> str:
+        return text_of(figure, row[1] if isinstance(row, tuple) else row)
+
+    return {f"{one.terminal}#": functools.partial(cell, one) for one in figures(record) if one.terminal}
 
 
 def header(status: ReceiverStatus, rates: Rates | None = None) -> list[Text]:
@@ -340,25 +345,14 @@ _PIPELINE: Columns = {
 }
 
 
-def _of_second(columns: Columns) -> Columns:
-    """The columns of pairs whose second part is the record."""
-    return {name: _second(cell) for name, cell in columns.items()}
-
-
-def _second(cell: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda row: cell(row[1])
-
-
 _STAGE: Columns = {
     "stage": lambda row: row[1].stage,
     "pipeline": lambda row: row[0],
     "after": lambda row: ", ".join(row[1].after) or "the event",
-    **_of_second(
-        {
-            name: _unless(lambda one: one.in_spark, cell) if name in ("members#", "waiting#", "running#") else cell
-            for name, cell in figure_columns(StageStatus).items()
-        }
-    ),
+    **{
+        name: _unless(lambda row: row[1].in_spark, cell) if name in ("members#", "waiting#", "running#") else cell
+        for name, cell in figure_columns(StageStatus).items()
+    },
     "note": lambda row: row[1].note,
 }
 """The columns of a pipeline and its stage. A stage in Spark has no members."""
@@ -366,7 +360,7 @@ _GROUP: Columns = {
     "group": lambda row: row[1].group,
     "stream": lambda row: row[0].stream,
     "partition#": lambda row: str(row[0].partition),
-    **_of_second(figure_columns(GroupStatus)),
+    **figure_columns(GroupStatus),
     "attempts#": lambda row: count(row[1].attempts) if row[1].attempts else "",
     "note": lambda row: row[1].note,
 }

@@ -103,7 +103,8 @@ class Access:
             return Response.text(
                 "this server only shows; use GET or HEAD", HTTPStatus.METHOD_NOT_ALLOWED, Allow="GET, HEAD"
             )
-        if not self._token and not self._is_own(request.headers.get("host", "")):
+        name = host_name(request.headers.get("host", ""))
+        if not self._token and name != self._host and not is_loopback(name):
             return Response.text(
                 "this page answers to localhost and its own address alone; open it as localhost, or set the option "
                 "statusPageToken",
@@ -118,15 +119,9 @@ class Access:
             return route
         return _token_needed()
 
-    def _is_own(self, header: str) -> bool:
-        name = host_name(header)
-        return name == self._host or is_loopback(name)
-
     def _may_see(self, request: Request) -> bool:
-        if not self._token:
-            return True
-        cookie = request.cookie(self._cookie_name)
-        return self._has_token(request) or hmac.compare_digest(cookie.encode("latin-1"), self._cookie.encode())
+        cookie = request.cookie(self._cookie_name).encode("latin-1")
+        return not self._token or self._has_token(request) or hmac.compare_digest(cookie, self._cookie.encode())
 
     def _has_token(self, request: Request) -> bool:
         scheme, _, given = request.headers.get("authorization", "").partition(" ")

@@ -23,13 +23,12 @@ _REQUEST_LINE = re.compile(r"([A-Z]{1,16}) (/[!-~]*|\*) HTTP/1\.[01]")
 _HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*(.*?)[ \t]*")
 
 
+@dataclass(eq=False)
 class BadRequestError(Exception):
     """The bytes are not a request that this server answers."""
 
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
-        self.reason = reason
+    status: int
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -71,16 +70,12 @@ def parse(head: bytes) -> Request:
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
     if headers.get("content-length", "0").strip("0") or "transfer-encoding" in headers:
         raise BadRequestError(413, "this server takes no request bodies")
-    return Request(line[1], *_target(line[2]), headers)
-
-
-def _target(target: str) -> tuple[str, dict[str, str]]:
-    path, _, query = target.partition("?")
+    path, _, query = line[2].partition("?")
     try:
         fields = parse_qsl(query, keep_blank_values=True, max_num_fields=MOST_FIELDS)
     except ValueError:
         raise BadRequestError(400, f"the query has more than {MOST_FIELDS} fields") from None
-    return path, dict(fields)
+    return Request(line[1], path, dict(fields), headers)
 
 
 def host_name(header: str) -> str:

@@ -61,8 +61,8 @@ class PageServer:
         self._thread: LoopThread | None = None
         self._pool = ThreadPoolExecutor(ANSWER_THREADS, f"wallaroo-{name}-page")
         self._servers: list[asyncio.Server] = []
-        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
-        self._silent: dict[asyncio.Task[None], None] = {}
+        self._connections: dict[asyncio.Task[None], bool] = {}
+        """The connections in the order of their starts, each with whether it is silent: it has sent no request yet."""
         self._access = Access(place.host, place.port, place.token)
 
     @property
@@ -132,8 +132,7 @@ class PageServer:
         if len(self._connections) >= MOST_CONNECTIONS and not self._make_room():
             writer.transport.abort()
             return
-        self._connections[task] = writer
-        self._silent[task] = None
+        self._connections[task] = True
         try:
             async with asyncio.timeout(CONNECTION_SECONDS):
                 await self._serve(reader, writer, task)
@@ -143,16 +142,15 @@ class PageServer:
         except Exception:
             log.exception("%s: a request to the status page failed", self._name)
         finally:
-            self._silent.pop(task, None)
             del self._connections[task]
             writer.transport.abort()
 
     def _make_room(self) -> bool:
         """End the connection that has waited longest without sending a request. False when there is none."""
-        oldest = next(iter(self._silent), None)
+        oldest = next((task for task, silent in self._connections.items() if silent), None)
         if oldest is None:
             return False
-        del self._silent[oldest]
+        self._connections[oldest] = False
         oldest.cancel()
         return True
 
@@ -162,7 +160,7 @@ class PageServer:
         with_body = True
         try:
             head = await reader.readuntil(HEAD_END)
-            self._silent.pop(task, None)
+            self._connections[task] = False
             request = parse(head)
             with_body = request.method != "HEAD"
             found = self._access.decide(request, self._routes)
