@@ -6,7 +6,6 @@ Source: ``docs/monitoring.md#counters``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 
 from wallaroo_spark.observe.receiver import ReceiverStatus, SlotStatus
 
@@ -29,33 +28,25 @@ class SlotCounts:
         self._former: Counter[str] = Counter()
         self._workers: dict[Identity, Counter[str]] = {}
         self._jobs: Counter[str] = Counter()
-        self._last_jobs: dict[str, int] = {}
+        self._last_jobs: Counter[str] = Counter()
 
     def add(self, slot: SlotStatus) -> None:
         """Add one snapshot. An answer is ignored when a newer one of the same worker was added before."""
         if slot.answers or slot.counts:
-            counts = {**slot.counts, ROWS_IN: slot.rows_in, ROWS_OUT: slot.rows_out}
-            self._add_worker((slot.generation, slot.holder, slot.pid), counts)
+            # Each counter by its greatest value: an answer that comes late has lower ones.
+            known = self._workers.setdefault((slot.generation, slot.holder, slot.pid), Counter())
+            known |= Counter({**slot.counts, ROWS_IN: slot.rows_in, ROWS_OUT: slot.rows_out})
+            if len(self._workers) > KEPT_WORKERS:
+                self._former.update(self._workers.pop(next(iter(self._workers))))
         for name, value in (("deaths", slot.died), ("submissions", slot.submissions or 0)):
             # Another start of the fleet counts from zero.
-            last = self._last_jobs.get(name, 0)
+            last = self._last_jobs[name]
             self._jobs[name] += value - last if value >= last else value
             self._last_jobs[name] = value
 
-    def _add_worker(self, identity: Identity, counts: Mapping[str, int]) -> None:
-        known = self._workers.setdefault(identity, Counter())
-        for name, value in counts.items():
-            known[name] = max(known[name], value)
-        if len(self._workers) > KEPT_WORKERS:
-            self._former.update(self._workers.pop(next(iter(self._workers))))
-
     def totals(self) -> Counter[str]:
         """The counters, by the names of a worker's counts; those of its job, ROWS_IN and ROWS_OUT beside them."""
-        total = Counter(self._former)
-        for counts in self._workers.values():
-            total.update(counts)
-        total.update(self._jobs)
-        return total
+        return sum((self._former, self._jobs, *self._workers.values()), Counter())
 
 
 class Aggregate:

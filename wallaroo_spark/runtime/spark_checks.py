@@ -136,11 +136,11 @@ def registry_reach(registry: str, master: str) -> None:
         )
 
 
-def task_slots(spark: Any, jobs: int, seconds: float = EXECUTORS_SECONDS, *, kind: str = "workers") -> None:
+def task_slots(spark: Any, jobs: int, *, kind: str = "workers") -> None:
     """Raise :class:`ConfigurationError` when the cluster has too few task slots for ``jobs`` more long jobs.
 
     Each long job occupies a task slot while it runs, and the query needs at least one more. Long jobs that this process
-    already runs count too. On a cluster the function waits at most ``seconds`` for executors to register. ``kind``
+    already runs count too. On a cluster the function waits for executors to register. ``kind``
     names the jobs in messages. On Spark Connect and with dynamic allocation the slots cannot be counted: then nothing
     is checked, and the log says so.
     """
@@ -153,7 +153,7 @@ def task_slots(spark: Any, jobs: int, seconds: float = EXECUTORS_SECONDS, *, kin
     if context is None or spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
         log.info("the cluster's task slots cannot be counted; %d %s need at least %d", jobs, kind, needed)
         return
-    until = time.monotonic() + seconds
+    until = time.monotonic() + EXECUTORS_SECONDS
     while (slots := count_task_slots(context)) < needed:
         if context.master.startswith("local") or time.monotonic() > until:
             beside = f", {running} workers and publishers that run already" if running else ""

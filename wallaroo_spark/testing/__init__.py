@@ -34,16 +34,11 @@ __all__ = [
 ]
 
 _HOMES = {
-    "FakeApplication": "wallaroo_spark.testing.fake_application",
-    "FunctionResult": "wallaroo_spark.testing.function_runs",
-    "PipelineInstance": "wallaroo_spark.testing.fake_application",
-    "run_function": "wallaroo_spark.testing.function_runs",
-    "FakeWorker": "wallaroo_spark.testing.fake_worker",
+    **dict.fromkeys(("FakeApplication", "PipelineInstance"), "wallaroo_spark.testing.fake_application"),
+    **dict.fromkeys(("FunctionResult", "run_function"), "wallaroo_spark.testing.function_runs"),
+    **dict.fromkeys(("FakeWorker", "rows", "rows_schema"), "wallaroo_spark.testing.fake_worker"),
+    **dict.fromkeys(("Proxy", "Trouble"), "wallaroo_spark.wiretap.proxy"),
     "LocalReceiver": "wallaroo_spark.testing.local",
-    "Proxy": "wallaroo_spark.wiretap.proxy",
-    "Trouble": "wallaroo_spark.wiretap.proxy",
-    "rows": "wallaroo_spark.testing.fake_worker",
-    "rows_schema": "wallaroo_spark.testing.fake_worker",
 }
 
 _NEEDS = {

@@ -384,15 +384,15 @@ class FakeApplication:
     @property
     def address(self) -> str:
         """The address for clients, ``host:port``. It stays the same after :meth:`restart_gateway`."""
-        if self._served is None:
-            raise _not_started()
+        self._running()
+        assert self._served is not None
         return self._served.address
 
     def restart_gateway(self) -> None:
         """The gateway ends, and with it every connection; another one serves the same address. Records, instances and
         groups are kept; deliveries that were not acked are given to members again."""
-        if self._loop is None:
-            raise _not_started()
+        self._running()
+        assert self._loop is not None
         self._loop.call(self._serve_again)
 
     def apply(self, *schema: str | Path) -> None:
@@ -448,9 +448,8 @@ class FakeApplication:
                     value = None if output is None else decode_value(output.data, output.content_type)
                     found[key.partition, of.instance] = replace(one, outputs={**one.outputs, of.stage: value})
                 case i.InstanceEnded(pipeline=name) if name == pipeline:
-                    one = found[key.partition, said.instance]
-                    ended = replace(one, outcome=str(said.outcome), reason=said.reason)
-                    found[key.partition, said.instance] = ended
+                    place = key.partition, said.instance
+                    found[place] = replace(found[place], outcome=str(said.outcome), reason=said.reason)
         return [found[place] for place in sorted(found)]
 
     def await_ended(self, pipeline: str, count: int = 1, seconds: float = WAIT_SECONDS) -> list[PipelineInstance]:
@@ -555,14 +554,10 @@ class FakeApplication:
 
     def _running(self) -> MemoryApplication:
         if self._memory is None:
-            raise _not_started()
+            raise ConfigurationError(
+                "the fake application is not started; use it in a with statement", code="receiver-not-started"
+            )
         return self._memory
-
-
-def _not_started() -> ConfigurationError:
-    return ConfigurationError(
-        "the fake application is not started; use it in a with statement", code="receiver-not-started"
-    )
 
 
 def _applied(stored: StoredSchema, given: Sequence[str | Path]) -> StoredSchema:

@@ -43,6 +43,11 @@ class Trouble(StrEnum):
     STALL = "not read from the target, so that its sent bytes wait"
 
 
+_PIECES = {Trouble.SLOW: (SLOW_BYTES, SLOW_PAUSE), Trouble.DRIP: (1, 0.0)}
+"""The bytes that pass at a time, and the seconds in front of them; 0: one pass of the loop, so that each byte is sent
+alone."""
+
+
 class End(StrEnum):
     """The two ends of a connection through a proxy."""
 
@@ -321,19 +326,13 @@ class Proxy:
 
     async def _trouble_with(self, data: bytes, way: _Direction) -> None:
         while data:
-            match self._trouble:
-                case Trouble.SWALLOW:
-                    self.swallowed += len(data)
-                    return
-                case Trouble.SLOW:
-                    piece, data = data[:SLOW_BYTES], data[SLOW_BYTES:]
-                    await asyncio.sleep(SLOW_PAUSE)
-                case Trouble.DRIP:
-                    piece, data = data[:1], data[1:]
-                    # One pass of the loop, so that each byte is sent alone.
-                    await asyncio.sleep(0)
-                case _:
-                    piece, data = data, b""
+            if self._trouble is Trouble.SWALLOW:
+                self.swallowed += len(data)
+                return
+            count, pause = _PIECES.get(self._trouble, (len(data), None))
+            piece, data = data[:count], data[count:]
+            if pause is not None:
+                await asyncio.sleep(pause)
             self._watcher.passed(way.connection, way.sender, piece)
             way.writer.write(piece)
             await way.writer.drain()

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from wallaroo_spark.connector import Connector, Stream
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.protocol import EosMessage, Flags, Hello, Message, Notify
-from wallaroo_spark.wiretap.decoding import LONGEST_FRAME, DecodedFrame, decode
+from wallaroo_spark.wiretap.decoding import DecodedFrame, decode
 from wallaroo_spark.wiretap.proxy import End
 from wallaroo_spark.wiretap.recording import ConnectionOpened, Event
 
@@ -76,26 +77,22 @@ class _Session:
 
 
 def recorded_messages(
-    events: Iterable[Event],
-    totals: ReplayTotals,
-    connection: int | None = None,
-    max_frame_bytes: int = LONGEST_FRAME,
+    events: Iterable[Event], totals: ReplayTotals, connection: int | None = None
 ) -> Iterator[RecordedMessage]:
     """The messages of a capture, each once, in the order in which they were sent.
 
     Messages that were recorded again after a reconnection, and frames that cannot be read, are left out and counted.
     """
-    sessions: dict[int, _Session] = {}
+    sessions: dict[int, _Session] = defaultdict(_Session)
     last: dict[tuple[str, int], int] = {}
-    for one in decode(events, None, max_frame_bytes):
+    for one in decode(events):
         if connection is not None and one.connection != connection:
             continue
-        if isinstance(one, ConnectionOpened):
-            sessions[one.connection] = sessions.get(one.connection, _Session()) if one.continued else _Session()
+        if isinstance(one, ConnectionOpened) and not one.continued:
+            sessions[one.connection] = _Session()
         if not isinstance(one, DecodedFrame) or one.sender is not End.CONNECTOR:
             continue
-        session = sessions.setdefault(one.connection, _Session())
-        found = _message(one, session, totals)
+        found = _message(one, sessions[one.connection], totals)
         if found is None:
             continue
         key = (found.connector.instance, found.stream_id)

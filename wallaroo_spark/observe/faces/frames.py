@@ -18,9 +18,10 @@ _FIRST_COLUMNS = (
     "credits bigint, stream string, stream_id bigint, state string, received string, planned string, "
     "committed string, rows bigint, bytes bigint, lag_rows bigint, ack_age double, cause string, sentence string"
 )
-_KNOWN = {"name", *(column.partition(" ")[0] for column in _FIRST_COLUMNS.split(", "))}
+_KNOWN = [column.partition(" ")[0] for column in _FIRST_COLUMNS.split(", ")]
 _TYPES = {"int": "bigint", "float": "double", "bool": "boolean", "str": "string"}
-_FURTHER = {one.name: _TYPES[str(one.type)] for one in fields(StreamStatus) if one.name not in _KNOWN}
+_FURTHER = {one.name: _TYPES[str(one.type)] for one in fields(StreamStatus) if one.name not in ("name", *_KNOWN)}
+_COLUMNS = (*_KNOWN, *_FURTHER)
 STREAMS_SCHEMA = ", ".join([_FIRST_COLUMNS, *(f"{name} {kind}" for name, kind in _FURTHER.items())])
 """The columns; the last ones are the further fields of :class:`StreamStatus`. Stream ids have the bits of the u64, as
 in the rows of a receiver; references are text."""
@@ -36,38 +37,27 @@ def streams_frame(spark: Any, status: ReceiverStatus) -> DataFrame:
 
     def row(one: StreamStatus) -> tuple[Any, ...]:
         instance = instances.get((one.slot, one.instance))
-        return (
-            status.name,
-            _timestamp(status.time),
-            one.slot,
-            slots.get(one.slot),
-            one.instance,
-            instance.state if instance else None,
-            instance.credits if instance else None,
-            one.name,
-            one.stream_id if one.stream_id <= _GREATEST else one.stream_id - (1 << 64),
-            one.state,
-            _text(one.received),
-            _text(one.planned),
-            _text(one.committed),
-            one.rows,
-            one.bytes,
-            one.lag_rows,
-            one.ack_age,
-            one.cause.code,
-            one.cause.sentence,
-            *(getattr(one, name) for name in _FURTHER),
-        )
+        values = vars(one) | {
+            "receiver": status.name,
+            "time": _timestamp(status.time),
+            "slot_state": slots.get(one.slot),
+            "instance_state": instance.state if instance else None,
+            "credits": instance.credits if instance else None,
+            "stream": one.name,
+            "stream_id": one.stream_id if one.stream_id <= _GREATEST else one.stream_id - (1 << 64),
+            **{name: _text(getattr(one, name)) for name in ("received", "planned", "committed")},
+            "cause": one.cause.code,
+            "sentence": one.cause.sentence,
+        }
+        return tuple(values[name] for name in _COLUMNS)
 
     frame: DataFrame = spark.createDataFrame([row(one) for one in status.streams], STREAMS_SCHEMA)
     return frame
 
 
-def metrics_frame(
-    spark: Any, receiver: str, metrics: Mapping[str, Sequence[Mapping[str, Any]]], now: float | None = None
-) -> DataFrame:
+def metrics_frame(spark: Any, receiver: str, metrics: Mapping[str, Sequence[Mapping[str, Any]]]) -> DataFrame:
     """The values of :meth:`~wallaroo_spark.receiver.Receiver.metrics` with the columns of :data:`METRICS_SCHEMA`."""
-    at = _timestamp(time.time() if now is None else now)
+    at = _timestamp(time.time())
     rows = [
         (receiver, at, metric, labels, float(value))
         for name, values in metrics.items()
