@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.observe.facts import receiver, slot
-from wallaroo_spark.observe.counters import Aggregate
+from wallaroo_spark.observe.record import Aggregate
 
 
 def messages(aggregate: Aggregate, number: int = 0) -> int:

@@ -645,3 +645,34 @@ APPLICATION: Ladder[ApplicationStatus] = (
 
 def _wait(number: int) -> str:
     return "1 delivery waits" if number == 1 else f"{number} deliveries wait"
+
+
+PARTS = ("driver", "registry", "slots", "query", "checkpoint", "connectors")
+"""The parts of a receiver; the code of a cause says whose trouble it is."""
+
+
+def health(status: ReceiverStatus | None) -> dict[str, Any]:
+    """The answer of ``/healthz`` on a snapshot with its causes, as JSON-ready values; None: the driver has no new one.
+
+    Anybody who reaches the port may ask for it, so it contains codes and counts, and no names, addresses or error
+    texts. Source: ``docs/monitoring.md#health``.
+    """
+    troubles = _troubles(status)
+    checks = {part: next((code for code in troubles if ENTRIES[code].check == part), "ok") for part in PARTS}
+    slots = () if status is None else status.slots
+    return {
+        "healthy": not troubles,
+        "reasons": [f"{part}: {code}" for part, code in checks.items() if code != "ok"],
+        "checks": checks,
+        "slots": {"serving": sum(slot.answers for slot in slots), "all": len(slots)},
+    }
+
+
+def application_health(status: ApplicationStatus | None) -> dict[str, Any]:
+    """The same of an application."""
+    troubles = _troubles(status)
+    return {"healthy": not troubles, "reasons": troubles}
+
+
+def _troubles(status: ReceiverStatus | ApplicationStatus | None) -> list[str]:
+    return ["driver-slow"] if status is None else [cause.code for cause in status.causes if not cause.healthy]

@@ -8,8 +8,7 @@ import pytest
 
 from tests.observe.facts import receiver, slot
 from wallaroo_spark.codes import ENTRIES, titles
-from wallaroo_spark.observe.causes import with_causes
-from wallaroo_spark.observe.faces.health import PARTS, health
+from wallaroo_spark.observe.causes import PARTS, health, with_causes
 from wallaroo_spark.observe.receiver import QueryStatus, ReceiverStatus
 
 ERROR = "orders at 10.0.0.7: secret"

@@ -11,11 +11,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from proving.pages.metrics import metrics_page
 from tests.observe.facts import receiver, slot
-from wallaroo_spark.observe.counters import Aggregate
 from wallaroo_spark.observe.faces.metrics import APPLICATION_METRICS, METRICS, Facts, Metric, exposition
 from wallaroo_spark.observe.figures import FigureKind
 from wallaroo_spark.observe.query_facts import BatchReport, BatchTimes
 from wallaroo_spark.observe.receiver import InstanceStatus, QueryStatus, ReceiverStatus, SlotStatus
+from wallaroo_spark.observe.record import Aggregate
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "metrics.md"
 Values = dict[tuple[str, frozenset[tuple[str, str]]], float]

@@ -46,7 +46,7 @@ class Facts(Generic[S]):
     batches: BatchTimes = field(default_factory=BatchTimes)
     """The seconds of the batches."""
     counts: Mapping[int, Counter[str]] = field(default_factory=dict)
-    """The counters of each slot; see :class:`~wallaroo_spark.observe.counters.Aggregate`."""
+    """The counters of each slot; see :class:`~wallaroo_spark.observe.record.Aggregate`."""
     driver: Mapping[str, int] = field(default_factory=dict)
     """The driver's own counters: ``commits``, ``registry-errors``."""
     instances: int = 0

@@ -17,7 +17,7 @@ from typing import Any
 
 from wallaroo_spark.errors import ConfigurationError, one_line
 from wallaroo_spark.observe.application import ApplicationStatus
-from wallaroo_spark.observe.faces.health import application_health
+from wallaroo_spark.observe.causes import application_health
 from wallaroo_spark.observe.faces.metrics import APPLICATION_METRICS
 from wallaroo_spark.observe.faces.page import APPLICATION, RECEIVER, application_document, static_routes
 from wallaroo_spark.observe.faces.report import report_html

@@ -15,14 +15,13 @@ from http import HTTPStatus
 from typing import Any, Generic, TypeVar
 
 from wallaroo_spark.errors import one_line
-from wallaroo_spark.observe.causes import OLD_SECONDS
-from wallaroo_spark.observe.counters import Aggregate
+from wallaroo_spark.observe.causes import OLD_SECONDS, health
 from wallaroo_spark.observe.faces import metrics as tables
-from wallaroo_spark.observe.faces.health import health
 from wallaroo_spark.observe.faces.metrics import METRICS, Facts, Metric, MetricTable, Sample
 from wallaroo_spark.observe.figures import FigureKind
 from wallaroo_spark.observe.query_facts import BatchTimes, read_batches
 from wallaroo_spark.observe.receiver import ReceiverStatus
+from wallaroo_spark.observe.record import Aggregate
 from wallaroo_spark.observe.server.messages import Response, Route, Routes
 
 log = one_line("wallaroo_spark.observe")
