@@ -23,7 +23,7 @@ def open_access_warning(who: str, host: str, cookie: str, authority: str = "") -
 
     It is the case if ``cookie`` is empty and no ``authority`` certifies peers, unless ``host`` is a loopback address.
     """
-    if cookie or authority or _is_loopback(host):
+    if cookie or authority or is_loopback(host):
         return ""
     return (
         f"{who} accept every peer that reaches them: the cookie is empty, and they listen at "
@@ -32,11 +32,12 @@ def open_access_warning(who: str, host: str, cookie: str, authority: str = "") -
     )
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether only programs on this machine reach the host. A name other than ``localhost`` counts as reachable."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return host == "localhost"
+        return host.lower() == "localhost"
 
 
 async def refuses(address: str) -> bool:

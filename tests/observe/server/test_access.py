@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from wallaroo_spark.errors import ConfigurationError
-from wallaroo_spark.observe.server.access import Access, PageAddress, is_loopback
+from wallaroo_spark.observe.server.access import Access, PageAddress
 from wallaroo_spark.observe.server.messages import SAFE_HEADERS, Request, Response, Route, encode
+from wallaroo_spark.transport.reach import is_loopback
 
 TOKEN = "correct horse battery"
 OPEN, SHUT = Route(Response.text("open"), open=True), Route(Response.text("shut"))

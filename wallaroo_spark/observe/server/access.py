@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Self
@@ -18,6 +17,7 @@ from typing import Self
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.observe.server.messages import TEXT, Request, Response, Route, Routes, host_name
 from wallaroo_spark.transport.address import parse_address
+from wallaroo_spark.transport.reach import is_loopback
 
 OPTIONS = ("statusPage", "statusPageToken")
 """The options of a receiver for the address and the token."""
@@ -71,16 +71,6 @@ class PageAddress:
                 option=of_token,
             )
         return cls(host, port, token, option)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only programs on this machine reach the host. A name other than ``localhost`` counts as reachable."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 LOGIN = "/login"
