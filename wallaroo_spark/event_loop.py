@@ -263,6 +263,19 @@ class CallerThread(LoopThread):
             ) from None
 
 
+@contextlib.contextmanager
+def beside(work: Callable[[], None], name: str, stop: Callable[[], object], seconds: float | None) -> Iterator[None]:
+    """Run ``work`` in a daemon thread called ``name`` beside the block; ``stop``, which makes it end, is called at the
+    end of the block, and the thread is waited for: ``seconds`` at most, None: without a limit."""
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop()
+        thread.join(seconds)
+
+
 class Blocking(Generic[T_co]):
     """The blocking form of an object with asynchronous methods, and the thread in which these run."""
 

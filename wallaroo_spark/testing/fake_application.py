@@ -22,7 +22,7 @@ from wallaroo_spark.engine.operator.functions import StageFunctions
 from wallaroo_spark.engine.operator.rows import ForGateway, gateway_of
 from wallaroo_spark.engine.operator.turn import InputRow, take_turn
 from wallaroo_spark.errors import ConfigurationError, PipelineError, TransportError
-from wallaroo_spark.event_loop import LoopThread
+from wallaroo_spark.event_loop import LoopThread, beside
 from wallaroo_spark.gateway.cloud_events import to_wire
 from wallaroo_spark.gateway.files import Message
 from wallaroo_spark.gateway.limits import GatewayLimits
@@ -490,15 +490,11 @@ class FakeApplication:
         ``settings`` are those of the client. At the end of the block, functions that run may end. The error of a stage
         that cannot be joined is raised by the next wait, or at the end of the block.
         """
-        with Client(self.address, **settings) as client:
-            arguments = (client, stages)
-            thread = threading.Thread(target=self._work, args=arguments, name="fake-stages", daemon=True)
-            thread.start()
-            try:
-                yield
-            finally:
-                client.stop()
-                thread.join(WAIT_SECONDS)
+        with (
+            Client(self.address, **settings) as client,
+            beside(lambda: self._work(client, stages), "fake-stages", client.stop, WAIT_SECONDS),
+        ):
+            yield
         self._raise_failure()
 
     def _work(self, client: Client, stages: Sequence[StageFunction]) -> None:

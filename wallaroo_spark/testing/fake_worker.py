@@ -26,6 +26,7 @@ from wallaroo_spark.columnar import ROW_SCHEMA, CommonColumns, RowsOf, decode_ru
 from wallaroo_spark.connector import stream_id_of
 from wallaroo_spark.connector.arguments import event_time_of
 from wallaroo_spark.errors import ConfigurationError, LeaseLostError, RegistryError, TransportError
+from wallaroo_spark.event_loop import beside
 from wallaroo_spark.inner.calls import PlanQuestion
 from wallaroo_spark.inner.client import Trust, WorkerClient
 from wallaroo_spark.options import Options
@@ -267,13 +268,8 @@ class FakeWorker:
                     failed.append(error)
                     return
 
-        thread = threading.Thread(target=run, name="fake-query", daemon=True)
-        thread.start()
-        try:
+        with beside(run, "fake-query", stop.set, 2 * WAIT_SECONDS):
             yield
-        finally:
-            stop.set()
-            thread.join(2 * WAIT_SECONDS)
         if failed:
             raise failed[0]
 

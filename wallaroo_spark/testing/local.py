@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from wallaroo_spark.connector import BlockingConnector
 from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.event_loop import beside
 from wallaroo_spark.receiver import Receiver
 
 if TYPE_CHECKING:
@@ -131,13 +132,8 @@ def _closed_with(query: StreamingQuery, connector: BlockingConnector) -> Iterato
                 connector.close()
                 return
 
-    watching = threading.Thread(target=watch, name="watch of the query", daemon=True)
-    watching.start()
-    try:
+    with beside(watch, "watch of the query", over.set, None):
         yield
-    finally:
-        over.set()
-        watching.join()
 
 
 def _raise_error(query: StreamingQuery) -> None:
