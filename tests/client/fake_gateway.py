@@ -69,6 +69,8 @@ class FakeGateway:
         """The token that requests need; empty: none."""
         self.lose_answers = 0
         """So many publishes, and changes of groups, are done without an answer."""
+        self.lost_status = grpc.StatusCode.UNAVAILABLE
+        """The status of these."""
         self.silent = False
         """Whether PublishMany gives no answer."""
         self.publishes = 0
@@ -129,7 +131,7 @@ class FakeGateway:
         self.wake()
         if self.lose_answers:
             self.lose_answers -= 1
-            await self._refuse(context, grpc.StatusCode.UNAVAILABLE, "", "the gateway ends")
+            await self._refuse(context, self.lost_status, "", "the gateway ends")
         return pb.PublishReply(places=() if request.durability or request.not_before else places)
 
     async def PublishMany(self, requests: Any, context: Any) -> AsyncIterator[Any]:
@@ -143,7 +145,7 @@ class FakeGateway:
             places = self.memory.append(request.stream, request.events, partition)
             if self.lose_answers:
                 self.lose_answers -= 1
-                await self._refuse(context, grpc.StatusCode.UNAVAILABLE, "", "the gateway ends")
+                await self._refuse(context, self.lost_status, "", "the gateway ends")
             if not self.silent:
                 yield pb.PublishReply(request=request.request, places=places)
 
@@ -221,7 +223,7 @@ class FakeGateway:
             del self.memory.cursors[key]
         if self.lose_answers:
             self.lose_answers -= 1
-            await self._refuse(context, grpc.StatusCode.UNAVAILABLE, "", "the gateway ends")
+            await self._refuse(context, self.lost_status, "", "the gateway ends")
         return pb.ChangeGroupReply(partitions=len(found))
 
     async def _member(self, context: Any, event: Any, next_one: Any, acked: Any, concurrency: int) -> None:

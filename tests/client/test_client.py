@@ -32,8 +32,10 @@ async def test_published_events_have_places(gateway: FakeGateway) -> None:
         assert await client.publish("shop/orders", Event("a"), delay=3) == []
 
 
-async def test_a_publish_whose_answer_is_lost_is_written_once(gateway: FakeGateway) -> None:
-    gateway.lose_answers = 2
+@pytest.mark.parametrize("status", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED])
+async def test_a_publish_whose_answer_is_lost_is_written_once(gateway: FakeGateway, status: grpc.StatusCode) -> None:
+    """A gateway that ends cancels the calls that it has."""
+    gateway.lose_answers, gateway.lost_status = 2, status
     async with client_of(gateway) as client:
         places = await client.publish("shop/orders", Event("a"), partition=0)
 

@@ -37,3 +37,5 @@ def test_a_late_answer_is_repeated_for_events_and_not_for_calls() -> None:
     text = str(refusal(late, "call e", MAYBE_ANSWERED))
     assert "the consumer may have done the work; call again if that may be done twice" in text
     assert "written once" not in text
+    cancelled = failed(grpc.StatusCode.CANCELLED, "")
+    assert "call again if that may be done twice" in str(refusal(cancelled, "call e", MAYBE_ANSWERED))

@@ -19,7 +19,13 @@ from wallaroo_spark.errors import ArgumentValueError, ConfigurationError, Pipeli
 
 CODE = "wallaroo-code"
 """The trailing metadata with the code of an error."""
-AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ABORTED, grpc.StatusCode.RESOURCE_EXHAUSTED)
+AGAIN = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.ABORTED,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    # Of a gateway that ends, which cancels the calls that it has. A cancellation of the program is no status.
+    grpc.StatusCode.CANCELLED,
+)
 """The statuses after which the same request may succeed, with another gateway too."""
 INTERRUPTED = "Internal error from Core"
 """The text of gRPC's status INTERNAL for a message that was written while its call ended; the reason is lost."""
@@ -59,7 +65,8 @@ def refusal(error: grpc.aio.AioRpcError, action: str, late: str = DONE_ONCE) -> 
             f"{action}: there was no answer in time, and {late}; or raise timeout", code="request-late"
         )
     if status is grpc.StatusCode.CANCELLED:
-        return TransportError(f"{action}: the connection was closed meanwhile; try again", code="gateway-unreachable")
+        remedy = "try again" if late in (DONE_ONCE, WRITTEN_ONCE) else late
+        return TransportError(f"{action}: the connection was closed meanwhile; {remedy}", code="gateway-unreachable")
     if _too_large(error):
         return PipelineError(f"{text}; divide the request, or keep large data elsewhere", code="gateway-refused")
     if may_try_again(error):
@@ -76,7 +83,7 @@ def refusal(error: grpc.aio.AioRpcError, action: str, late: str = DONE_ONCE) -> 
 
 def lost(error: grpc.aio.AioRpcError, action: str, late: str = DONE_ONCE) -> WallarooError:
     """The error of a connection that another one may replace. Raises that of a request that is refused for good."""
-    if not may_try_again(error) and error.code() is not grpc.StatusCode.CANCELLED:
+    if not may_try_again(error):
         raise refusal(error, action, late) from error
     return refusal(error, action, late)
 
