@@ -46,6 +46,20 @@ def batch(key: Key) -> tuple[int, int]:
     return one.first, one.last
 
 
+def test_stages_of_one_instance_that_are_late_at_once_fail_it_once() -> None:
+    stages = (StagePlan(name, given_root=True, attempts=1, timeout=1_000) for name in ("pack", "weigh"))
+    key = Key(PipelinePlan(NAME, tuple(stages), start=BEGINNING))
+    key.serve("anna", "pack", 1, NAME)
+    key.serve("bert", "weigh", 1, NAME)
+    key.publish(record(1))
+
+    key.at(key.now + 1_000)
+
+    assert key.one(i.InstanceEnded).outcome is i.Outcome.FAILED
+    assert {one.member for one in key.of(i.WithdrawDelivery)} == {"anna", "bert"}
+    assert key.active == []
+
+
 def test_the_work_of_a_member_that_hangs_goes_to_another_one_and_its_place_stays_taken() -> None:
     key = working(timeout=1_000)
     hung = stage_delivery(key)

@@ -16,16 +16,8 @@ from wallaroo_spark.engine.operator.turn import TurnResult
 from wallaroo_spark.observe.application import GroupStatus, KeyGauges, PartitionState, PipelineStatus, StageStatus
 from wallaroo_spark.observe.faces.as_json import record_to_json
 from wallaroo_spark.pipelines.controller.dead_letters import DEAD_LETTER
+from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.events import AppendOutput, Carried
-from wallaroo_spark.pipelines.controller.messages.instructions import (
-    CarryOut,
-    DeliveryFailed,
-    InstanceBegan,
-    InstanceEnded,
-    Outcome,
-    SkippedRecords,
-    StoreOutput,
-)
 from wallaroo_spark.pipelines.controller.messages.values import OutputId, PartitionKey, StageDelivery
 from wallaroo_spark.pipelines.controller.stored.key_state import Group, Head, PipelineProgress
 
@@ -33,12 +25,9 @@ LONGEST_REASON = 200
 """The most characters of a reason. Gauges have some hundred bytes; the history has the whole reason."""
 
 
-def turn_gauges(key: PartitionKey, now: int, result: TurnResult) -> bytes | None:
-    """The :class:`KeyGauges` of a key as JSON; None for a result without the state of its key."""
-    head = result.head
-    if head is None:
-        return None
-    did = _Did(now, result)
+def turn_gauges(key: PartitionKey, now: int, result: TurnResult) -> bytes:
+    """The :class:`KeyGauges` of a key as JSON."""
+    head, did = result.head, _Did(now, result)
     groups = tuple(_group(head, name, group) for name, group in head.groups.items())
     found = KeyGauges(
         now / 1000,
@@ -75,30 +64,29 @@ class _Did:
         """The counts of each pipeline, by the name of its figure."""
         self.done: Counter[tuple[str, str]] = Counter()
         """Pipeline and stage → outputs."""
-        self.failed: defaultdict[tuple[str, str], list[DeliveryFailed]] = defaultdict(list)
+        self.failed: defaultdict[tuple[str, str], list[i.DeliveryFailed]] = defaultdict(list)
         """Pipeline and stage → failed deliveries."""
         self.reasons: dict[str, str] = {}
         """Pipeline → why an instance has failed."""
         self.now = now / 1000
-        assert result.head is not None
         delayed = (one for _, one in result.head.delayed if isinstance(one, StageDelivery))
         self.retrying = Counter((one.pipeline, one.stage) for one in delayed)
         """Pipeline and stage → deliveries that wait. Those of an instance that has ended wait until their time."""
         for one in result.instructions:
             match one:
-                case StoreOutput():
+                case i.StoreOutput():
                     self.done[one.delivery.pipeline, one.delivery.stage] += 1
-                case DeliveryFailed():
+                case i.DeliveryFailed():
                     self.failed[one.delivery.pipeline, one.delivery.stage].append(one)
-                case InstanceBegan():
+                case i.InstanceBegan():
                     self.counts[one.pipeline]["began"] += 1
-                case InstanceEnded():
+                case i.InstanceEnded():
                     self.counts[one.pipeline][one.outcome.value] += 1
-                    if one.outcome is Outcome.FAILED:
+                    if one.outcome is i.Outcome.FAILED:
                         self.reasons[one.pipeline] = one.reason[:LONGEST_REASON]
-                case SkippedRecords():
+                case i.SkippedRecords():
                     self.counts[one.pipeline]["skipped"] += one.last - one.first + 1
-                case CarryOut() if pipeline := _dead_letter_of(one.message):
+                case i.CarryOut() if pipeline := _dead_letter_of(one.message):
                     self.counts[pipeline]["dead_letters"] += 1
 
     def stages(self, pipeline: str) -> set[str]:

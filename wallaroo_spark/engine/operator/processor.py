@@ -8,9 +8,8 @@ crosses two processes, so each entry is read and written at most once in a batch
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from typing import Any
 
 import pandas as pd
@@ -22,14 +21,7 @@ from wallaroo_spark.engine.failures.isolation import FailedRows, RememberedRuns,
 from wallaroo_spark.engine.failures.set_aside import NOTHING, SetAside
 from wallaroo_spark.engine.operator.functions import StageFunctions
 from wallaroo_spark.engine.operator.rows import OutputRow, output_rows
-from wallaroo_spark.engine.operator.turn import (
-    FunctionRunner,
-    InputRow,
-    Tables,
-    TurnResult,
-    in_order,
-    take_turn,
-)
+from wallaroo_spark.engine.operator.turn import FunctionRunner, InputRow, TurnResult, in_order, take_turn
 from wallaroo_spark.errors import CheckpointError, PipelineError
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.controller.stored.seen_ids import SeenCache
@@ -44,17 +36,13 @@ KEY = ("stream", "partition")
 """The columns of the grouping key."""
 _ORDER = ("rank", "origin", "sequence", "place", "event")
 
-OpenTables = Callable[[Location], Tables]
-"""Opens the tables in an application's folder, in a task; it must pickle."""
-
-
 _readers: dict[str, TableReader] = {}
 """The readers of this process, by folder; it runs many tasks, one after another."""
 _caches: dict[str, SeenCache] = {}
 """The remembered ids of this process, by folder."""
 
 
-def open_tables(folder: Location) -> Tables:
+def open_tables(folder: Location) -> TableReader:
     """The tables of an application; the tasks of a process share what they know about the files."""
     reader = _readers.get(str(folder))
     if reader is None:
@@ -62,30 +50,21 @@ def open_tables(folder: Location) -> Tables:
     return reader
 
 
-def run_keys(
-    events: DataFrame, folder: Location, open_tables: OpenTables = open_tables, aside: SetAside = NOTHING
-) -> DataFrame:
+def run_keys(events: DataFrame, folder: Location, aside: SetAside = NOTHING) -> DataFrame:
     """The outputs of a streaming query's events: rows of INPUT in, rows of OUTPUT out.
 
     ``folder`` is the application's folder as tasks open it, and ``aside`` what the query goes on without. The query has
     to run with the RocksDB state store.
     """
     grouped = events.withColumn(NOW, F.unix_millis(F.current_timestamp())).groupBy(*KEY)
-    processor = KeyProcessor(folder, open_tables, aside)
-    return grouped.transformWithStateInPandas(processor, OUTPUT_DDL, "Append", "None")
+    return grouped.transformWithStateInPandas(KeyProcessor(folder, aside), OUTPUT_DDL, "Append", "None")
 
 
 class KeyProcessor(StatefulProcessor):
     """Takes the turns of the keys of one task, for rows of INPUT that also have the column :data:`NOW`."""
 
-    def __init__(self, folder: Location, open_tables: OpenTables, aside: SetAside) -> None:
-        self._aside = aside
-        self._folder = folder
-        self._open_tables = open_tables
-
-    @cached_property
-    def _tables(self) -> Tables:
-        return self._open_tables(self._folder)
+    def __init__(self, folder: Location, aside: SetAside) -> None:
+        self._folder, self._aside = folder, aside
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Called once in each task."""
@@ -119,8 +98,8 @@ class KeyProcessor(StatefulProcessor):
     def _turn(
         self, key: PartitionKey, now: int, rows: Sequence[InputRow], aside: SetAside, functions: FunctionRunner
     ) -> tuple[TurnResult, list[OutputRow]]:
-        cache = _caches.setdefault(str(self._folder), SeenCache())
-        result = take_turn(key, now, rows, self._entries, self._tables, functions, cache=cache, aside=aside)
+        tables, cache = open_tables(self._folder), _caches.setdefault(str(self._folder), SeenCache())
+        result = take_turn(key, now, rows, self._entries, tables, functions, cache=cache, aside=aside)
         return result, [*output_rows(key, now, result)]
 
     def _note(self, key: PartitionKey, now: int, rows: Sequence[InputRow], error: Exception) -> None:

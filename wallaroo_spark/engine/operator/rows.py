@@ -14,33 +14,13 @@ import pyarrow as pa
 
 from wallaroo_spark.engine.operator.gauges import turn_gauges
 from wallaroo_spark.engine.operator.turn import TurnResult
+from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.events import CarriedIn
-from wallaroo_spark.pipelines.controller.messages.instructions import (
-    AnswerRequest,
-    CarryOut,
-    DeliverInputs,
-    DeliverRecords,
-    DeliveryFailed,
-    EndSubscription,
-    ForgetRecords,
-    InstanceBegan,
-    InstanceEnded,
-    Instruction,
-    RefuseRequest,
-    SkippedRecords,
-    StoreOutput,
-    StorePointer,
-    WarnClient,
-    WithdrawDelivery,
-)
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.controller.stored.encoding import encode
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.streams.inbox import DRIVER
 from wallaroo_spark.streams.rows import HISTORY, INPUT, OUTBOX, HistoryKind, OutputKind, Rank, as_rows, batch_of
-
-HistoryStep = DeliveryFailed | InstanceBegan | InstanceEnded | SkippedRecords | StoreOutput | StorePointer
-"""The instructions that are rows of the history."""
 
 
 def ipc_stream(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> bytes:
@@ -53,7 +33,7 @@ def ipc_stream(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> bytes:
     return body
 
 
-def history_batches(partition: int, now: int, steps: Sequence[HistoryStep]) -> Iterable[pa.RecordBatch]:
+def history_batches(partition: int, now: int, steps: Sequence[i.HistoryStep]) -> Iterable[pa.RecordBatch]:
     """The rows of the history, a batch for each kind; the rows of a kind are in order."""
     by_kind: dict[type, list[Any]] = {}
     for step in steps:
@@ -74,8 +54,8 @@ _INSTANCE = {name: attrgetter(name) for name in ("pipeline", "instance", "birth"
 _DELIVERY = {name: attrgetter(f"delivery.{name}") for name in ("pipeline", "instance", "birth", "stage")}
 _REASON: dict[str, Callable[[Any], Any]] = {"reason": lambda step: step.reason or None}
 _STEPS: dict[type, tuple[HistoryKind, dict[str, Callable[[Any], Any]]]] = {
-    InstanceBegan: (HistoryKind.BEGAN, {**_INSTANCE, "version": attrgetter("version"), "at": _micros("at")}),
-    StoreOutput: (
+    i.InstanceBegan: (HistoryKind.BEGAN, {**_INSTANCE, "version": attrgetter("version"), "at": _micros("at")}),
+    i.StoreOutput: (
         HistoryKind.OUTPUT,
         {
             **_DELIVERY,
@@ -85,8 +65,8 @@ _STEPS: dict[type, tuple[HistoryKind, dict[str, Callable[[Any], Any]]]] = {
             "content_type": lambda step: None if step.output is None else step.output.content_type,
         },
     ),
-    DeliveryFailed: (HistoryKind.NACKED, {**_DELIVERY, **_REASON, "attempts": attrgetter("attempts")}),
-    StorePointer: (
+    i.DeliveryFailed: (HistoryKind.NACKED, {**_DELIVERY, **_REASON, "attempts": attrgetter("attempts")}),
+    i.StorePointer: (
         HistoryKind.POINTER,
         {
             **{name: attrgetter(f"output.delivery.{name}") for name in _DELIVERY},
@@ -95,7 +75,7 @@ _STEPS: dict[type, tuple[HistoryKind, dict[str, Callable[[Any], Any]]]] = {
             "offsets": attrgetter("offsets"),
         },
     ),
-    InstanceEnded: (
+    i.InstanceEnded: (
         HistoryKind.ENDED,
         {
             **_INSTANCE,
@@ -105,7 +85,7 @@ _STEPS: dict[type, tuple[HistoryKind, dict[str, Callable[[Any], Any]]]] = {
             "outcome": attrgetter("outcome.value"),
         },
     ),
-    SkippedRecords: (
+    i.SkippedRecords: (
         HistoryKind.SKIPPED,
         {
             "pipeline": attrgetter("pipeline"),
@@ -124,9 +104,6 @@ ROW_BYTES = 100
 """Bytes of a row beside its payload, about. It bounds the number of rows of a body."""
 
 T = TypeVar("T")
-ForGateway = (
-    DeliverRecords | DeliverInputs | WithdrawDelivery | EndSubscription | AnswerRequest | RefuseRequest | WarnClient
-)
 
 
 class OutputRow(NamedTuple):
@@ -146,19 +123,19 @@ class OutputRow(NamedTuple):
 
 def output_rows(key: PartitionKey, now: int, result: TurnResult) -> Iterator[OutputRow]:
     """The rows of a turn. There is always one of the kind TIMER: the key's timer and gauges after it."""
-    steps: list[HistoryStep] = []
-    carried: list[CarryOut] = []
-    outbox: dict[str, list[ForGateway]] = {}
+    steps: list[i.HistoryStep] = []
+    carried: list[i.CarryOut] = []
+    outbox: dict[str, list[i.ForGateway]] = {}
     forgotten: int | None = None
     for one in result.instructions:
-        if isinstance(one, HistoryStep):
+        if isinstance(one, i.HistoryStep):
             steps.append(one)
-        elif isinstance(one, CarryOut):
+        elif isinstance(one, i.CarryOut):
             carried.append(one)
-        elif isinstance(one, ForgetRecords):
+        elif isinstance(one, i.ForgetRecords):
             forgotten = one.first
         else:
-            assert isinstance(one, ForGateway), one
+            assert isinstance(one, i.ForGateway), one
             outbox.setdefault(gateway_of(one), []).append(one)
     # Nobody reads the answers to the driver's own requests.
     outbox.pop(DRIVER, None)
@@ -184,12 +161,9 @@ def output_rows(key: PartitionKey, now: int, result: TurnResult) -> Iterator[Out
     yield OutputRow(OutputKind.TIMER, "", result.armed, None, 0, turn_gauges(key, now, result))
 
 
-def gateway_of(one: Instruction) -> str:
+def gateway_of(one: i.ForGateway) -> str:
     """The gateway of a message: that of its request, or the first part of its member's name."""
-    if isinstance(one, AnswerRequest | RefuseRequest | WarnClient):
-        return one.reply_to.gateway
-    assert isinstance(one, DeliverRecords | DeliverInputs | WithdrawDelivery | EndSubscription), one
-    return one.member.partition(".")[0]
+    return one.reply_to.gateway if isinstance(one, i.Reply) else one.member.partition(".")[0]
 
 
 def _records(first: int, now: int, records: Sequence[CloudEvent]) -> Iterator[OutputRow]:
@@ -200,16 +174,16 @@ def _records(first: int, now: int, records: Sequence[CloudEvent]) -> Iterator[Ou
         first = last + 1
 
 
-def _attached(one: ForGateway, result: TurnResult, room: int) -> bytes | None:
+def _attached(one: i.ForGateway, result: TurnResult, room: int) -> bytes | None:
     """The records of a delivery, if this batch has all of them and they are not more than ``room`` bytes."""
-    if not isinstance(one, DeliverRecords) or one.first < result.fresh_from:
+    if not isinstance(one, i.DeliverRecords) or one.first < result.fresh_from:
         return None
     begin = one.first - result.fresh_from
     records = tuple(result.fresh[begin : begin + one.last - one.first + 1])
     return encode(records) if sum(record.size for record in records) <= room else None
 
 
-def _carried_body(key: PartitionKey, encoded: Sequence[tuple[CarryOut, bytes]]) -> bytes:
+def _carried_body(key: PartitionKey, encoded: Sequence[tuple[i.CarryOut, bytes]]) -> bytes:
     batch = batch_of(
         INPUT,
         len(encoded),
@@ -224,8 +198,8 @@ def _carried_body(key: PartitionKey, encoded: Sequence[tuple[CarryOut, bytes]]) 
     return ipc_stream([batch], INPUT)
 
 
-def _step_bytes(step: HistoryStep) -> int:
-    return len(step.output.data) if isinstance(step, StoreOutput) and step.output is not None else 0
+def _step_bytes(step: i.HistoryStep) -> int:
+    return len(step.output.data) if isinstance(step, i.StoreOutput) and step.output is not None else 0
 
 
 def _parts(values: Sequence[T], size: Callable[[T], int]) -> Iterator[Sequence[T]]:

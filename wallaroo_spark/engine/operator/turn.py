@@ -14,12 +14,7 @@ from wallaroo_spark.engine.failures.set_aside import NOTHING, SetAside
 from wallaroo_spark.errors import PipelineError
 from wallaroo_spark.pipelines.controller.controller import KeyController
 from wallaroo_spark.pipelines.controller.messages.events import DeliveryAcked, Event, RecordsRead
-from wallaroo_spark.pipelines.controller.messages.instructions import (
-    ArmTimer,
-    Instruction,
-    ReadRecords,
-    RunFunction,
-)
+from wallaroo_spark.pipelines.controller.messages.instructions import ArmTimer, Instruction, ReadRecords, RunFunction
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.controller.stored.entries_of_kind import Changes, Stored
 from wallaroo_spark.pipelines.controller.stored.key_state import Head
@@ -86,7 +81,7 @@ class TurnResult(NamedTuple):
     """The records that this turn appends."""
     changes: Changes
     """The changed entries."""
-    head: Head | None = None
+    head: Head
     """The state of the key after the turn; only to be read."""
 
 

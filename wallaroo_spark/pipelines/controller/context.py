@@ -82,6 +82,10 @@ class CallContext:
         if due and (self.head.deadline is None or due < self.head.deadline):
             self.head.deadline = due
 
+    def no_stream(self) -> str:
+        """Why nothing can be done with this partition while its stream is not declared."""
+        return f"there is no stream {self.key.stream} with a partition {self.key.partition}"
+
     def number_delivery(self) -> int:
         """A number that no other delivery of this key has."""
         self.head.deliveries += 1

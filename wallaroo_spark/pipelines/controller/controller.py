@@ -15,7 +15,8 @@ Source: ``docs/pipelines/design.md``.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from wallaroo_spark.errors import PipelineError, bounded_reason
 from wallaroo_spark.pipelines.controller.context import NONE_ASIDE, CallContext, next_state
@@ -32,7 +33,6 @@ from wallaroo_spark.pipelines.controller.stored.entries_of_kind import Changes, 
 from wallaroo_spark.pipelines.controller.stored.key_state import OpenDelivery
 from wallaroo_spark.pipelines.controller.stored.seen_ids import SeenCache
 from wallaroo_spark.pipelines.controller.transactions import StagedStatements, Transactions
-from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 
 LONGEST_DELAY = 24 * 3600 * 1000
 """The most milliseconds that a nack may delay the next delivery. A choice: a day; every wait has an end."""
@@ -68,6 +68,28 @@ class KeyController:
         self._groups = SubscriberGroups(context)
         self._instances = ActiveInstances(context, self._transactions)
         self._pipelines = PipelineRuns(context, self._instances)
+        self.fresh_from, self.fresh = context.fresh_from, context.fresh
+        """Offset of the first record of this batch, and its records."""
+        self._handlers: Mapping[type, Callable[[Any], None]] = {
+            e.RecordsPublished: self._log.published,
+            e.RecordsDelayed: self._log.delayed,
+            e.RecordsExpired: self._log.expired,
+            e.RecordsRead: self._read,
+            e.DeliveryAcked: self._acked,
+            e.DeliveryNacked: self._nacked,
+            e.DeliveryExtended: self._extended,
+            e.DeliveriesTaken: self._taken,
+            e.GroupJoined: self._group_joined,
+            e.StageJoined: self._stage_joined,
+            e.GroupChanged: self._group_changed,
+            e.MemberLeft: self._left,
+            e.GatewayStarted: self._gateway_started,
+            e.TransactionBegun: self._begin,
+            e.StatementAdded: self._add_statement,
+            e.InstanceCancelled: self._pipelines.cancel,
+            e.PartitionDeclared: self._declared,
+            e.CarriedIn: self._carried,
+        }
 
     def handle(self, events: Sequence[e.Event]) -> list[instructions.Instruction]:
         """Handle events. Returns the instructions of this call in order.
@@ -97,16 +119,6 @@ class KeyController:
     def armed(self) -> int | None:
         """The time at which the key is to be woken; None: not at all."""
         return self._head.armed
-
-    @property
-    def fresh_from(self) -> int:
-        """Offset of the first record of this batch."""
-        return self.context.fresh_from
-
-    @property
-    def fresh(self) -> Sequence[CloudEvent]:
-        """The records of this batch."""
-        return self.context.fresh
 
     def take_changes(self) -> Changes:
         """The changed entries. The controller must not be used afterwards."""
@@ -154,47 +166,20 @@ class KeyController:
 
     def take(self, event: e.Event) -> None:
         """Handle one event."""
-        match event:
-            case e.RecordsPublished():
-                self._log.published(event)
-            case e.RecordsDelayed():
-                self._log.delayed(event)
-            case e.DeliveryAcked():
-                self._acked(event)
-            case e.DeliveryNacked():
-                self._nacked(event)
-            case e.DeliveryExtended():
-                self._extended(event)
-            case e.DeliveriesTaken():
-                self._taken(event)
-            case e.GroupChanged():
-                self._group_changed(event)
-            case e.CarriedIn():
-                self._carried(event)
-            case e.RecordsRead() if "/" in event.pipeline:
-                self._pipelines.read(event)
-            case e.RecordsRead():
-                self._groups.read(event)
-            case e.GroupJoined():
-                if self._may_join(event, self._groups.problem(event)):
-                    self._groups.joined(event)
-            case e.StageJoined():
-                if self._may_join(event, self._pipelines.problem(event)):
-                    self._pipelines.joined(event)
-            case e.MemberLeft():
-                self._left(event.member)
-            case e.GatewayStarted():
-                self._gateway_started(event)
-            case e.TransactionBegun():
-                self._begin(event)
-            case e.StatementAdded():
-                self._add_statement(event)
-            case e.InstanceCancelled():
-                self._pipelines.cancel(event)
-            case e.RecordsExpired():
-                self._log.expired(event)
-            case e.PartitionDeclared():
-                self._declared(event)
+        self._handlers[type(event)](event)
+
+    def _read(self, event: e.RecordsRead) -> None:
+        # Only the name of a pipeline has a slash.
+        part: PipelineRuns | SubscriberGroups = self._pipelines if "/" in event.pipeline else self._groups
+        part.read(event)
+
+    def _group_joined(self, event: e.GroupJoined) -> None:
+        if self._may_join(event, self._groups.problem(event)):
+            self._groups.joined(event)
+
+    def _stage_joined(self, event: e.StageJoined) -> None:
+        if self._may_join(event, self._pipelines.problem(event)):
+            self._pipelines.joined(event)
 
     def _declared(self, event: e.PartitionDeclared) -> None:
         head = self._head
@@ -218,7 +203,7 @@ class KeyController:
         self._pipelines.declared(event.version, event.plan.pipelines if event.plan is not None else ())
         if event.plan is None:
             for name in [*head.members]:
-                self._left(name)
+                self._left(e.MemberLeft(name))
                 self.context.emit(instructions.EndSubscription(name, "the stream is deleted"))
             for name, group in head.groups.items():
                 if group.open is not None:
@@ -240,7 +225,8 @@ class KeyController:
             self.context.answer(reply)
         return not problem
 
-    def _left(self, name: str) -> None:
+    def _left(self, event: e.MemberLeft) -> None:
+        name = event.member
         member = self._head.members.get(name)
         if member is None:
             return
@@ -261,7 +247,7 @@ class KeyController:
         gateways[event.gateway] = max(event.generation, gateways.get(event.gateway, event.generation))
         for name, member in [*self._head.members.items()]:
             if member.gateway == event.gateway and member.generation < event.generation:
-                self._left(name)
+                self._left(e.MemberLeft(name))
 
     def _find(self, delivery: values.Delivery) -> OpenDelivery | None:
         if isinstance(delivery, values.GroupDelivery):
@@ -343,18 +329,16 @@ class KeyController:
         if head.deadline is None or head.deadline > now:
             return
         head.deadline = None
-        late: list[values.Delivery] = []
         timed: list[tuple[int, values.Delivery]] = [*self._groups.timed(), *self._instances.timed()]
         for due, delivery in timed:
-            if due <= now:
-                late.append(delivery)
-            else:
+            if due > now:
                 self.context.expect(due)
-        for delivery in late:
-            timeout = self._retry(delivery).timeout
-            # It may have no limit any more, by a newer declaration.
-            limit = f"{timeout / 1000:g} s" if timeout else "its time"
-            self._take_away(delivery, f"it was not settled within {limit} (deliveryTimeout), nor extended")
+            # The end of an earlier one may have ended its whole instance.
+            elif self._find(delivery) is not None:
+                timeout = self._retry(delivery).timeout
+                # It may have no limit any more, by a newer declaration.
+                limit = f"{timeout / 1000:g} s" if timeout else "its time"
+                self._take_away(delivery, f"it was not settled within {limit} (deliveryTimeout), nor extended")
 
     def _take_away(self, delivery: values.Delivery, reason: str) -> None:
         """A delivery ends without its member, whose place it keeps: one that hangs is not given the next."""
@@ -456,23 +440,20 @@ class KeyController:
                 self._staged.commit(source, message)
             case e.AbortStatement():
                 self._staged.abort(source, message)
-            case e.OutputAppended() | e.OutputRefused():
-                if isinstance(message.output, values.OutputId):
-                    self._instances.placed(source, message)
-                elif isinstance(message, e.OutputRefused):
-                    self._groups.letter_refused(message.output, message.reason)
+            case e.OutputRefused(values.GroupDelivery() as delivery, reason):
+                self._groups.letter_refused(delivery, reason)
+            case e.OutputAppended(values.OutputId()) | e.OutputRefused():
+                self._instances.placed(source, message)
             case e.StatementApplied():
                 self._commit_early_ack(message)
             case e.StatementRefused():
                 self._refused(message)
             case e.StatementAppended():
                 self._transactions.appended(message)
-            case e.GroupsExist():
-                if self._is_of_this_life(message.version):
-                    self._groups.exist(message.groups)
-            case e.IdsMoved():
-                if self._is_of_this_life(message.version):
-                    self._log.ids_moved(source.partition, message)
+            case e.GroupsExist() if self._is_of_this_life(message.version):
+                self._groups.exist(message.groups)
+            case e.IdsMoved() if self._is_of_this_life(message.version):
+                self._log.ids_moved(source.partition, message)
             case e.RecordsMoved():
                 self._log.moved(message)
 
@@ -482,8 +463,7 @@ class KeyController:
 
     def _append_output(self, source: values.PartitionKey, message: e.AppendOutput) -> None:
         if not self._head.declared:
-            reason = f"there is no stream {self.context.key.stream} with a partition {self.context.key.partition}"
-            self.context.carry(source, e.OutputRefused(message.output, reason))
+            self.context.carry(source, e.OutputRefused(message.output, self.context.no_stream()))
             return
         written = self._log.append(message.records)
         self.context.carry(source, e.OutputAppended(message.output, written.offsets, written.partitions))
@@ -495,11 +475,8 @@ class KeyController:
         found = self._find(delivery)
         if found is not None and found.state is DeliveryState.DELIVERED:
             # The member may have the answers to all of its messages, and so no other way to hear it.
-            self.context.emit(
-                instructions.WithdrawDelivery(
-                    found.member, delivery, f"its transaction is rolled back: {message.reason}"
-                )
-            )
+            reason = f"its transaction is rolled back: {message.reason}"
+            self.context.emit(instructions.WithdrawDelivery(found.member, delivery, reason))
         if found is not None:
             delay = self._retry_delay(delivery, found)
             rejected = DeliveryEvent.TRANSACTION_REJECTED_WITH_DELAY if delay else DeliveryEvent.TRANSACTION_REJECTED

@@ -31,7 +31,7 @@ class SubscriberGroups:
     def problem(self, event: events.GroupJoined) -> str:
         """Why a member cannot join, with the remedy; empty when it can."""
         if not self._context.head.declared:
-            return f"there is no stream {self._context.key.stream} with a partition {self._context.key.partition}"
+            return self._context.no_stream()
         if event.max_records < 1:
             return f"a delivery of at most {event.max_records} records is asked for; ask for 1 or more"
         group = self._groups.get(event.group)
@@ -58,10 +58,8 @@ class SubscriberGroups:
                 self._carry(missing, (event.group,))
         group.members.append(event.member)
         group.idle_since = 0
-        reply = event.reply_to
-        self._context.head.members[event.member] = Member(
-            reply.gateway, reply.generation, event.group, limit=event.max_records
-        )
+        gateway, generation, _ = event.reply_to
+        self._context.head.members[event.member] = Member(gateway, generation, event.group, limit=event.max_records)
 
     def announce(self, added: range) -> None:
         """Partitions are added: each durable group of this one begins at their first records."""
@@ -86,10 +84,10 @@ class SubscriberGroups:
         group.members.remove(name)
         if not group.members:
             group.idle_since = self._context.now
-        left = None
-        if group.open is not None and group.open.member == name and group.open.state is DeliveryState.DELIVERED:
-            left = GroupDelivery(member.group, group.open.number)
-        return left
+        found = group.open
+        if found is None or found.member != name or found.state is not DeliveryState.DELIVERED:
+            return None
+        return GroupDelivery(member.group, found.number)
 
     def end_if_unused(self, name: str) -> None:
         """An ephemeral group ends with its last member."""

@@ -11,17 +11,11 @@ from collections.abc import Iterator, Sequence
 from wallaroo_spark.pipelines.controller.context import CallContext, next_state
 from wallaroo_spark.pipelines.controller.dead_letters import DEAD_LETTER, Failure, dead_letter
 from wallaroo_spark.pipelines.controller.messages import events, instructions, values
-from wallaroo_spark.pipelines.controller.messages.plans import PipelinePlan, StagePlan
+from wallaroo_spark.pipelines.controller.messages.plans import StagePlan
 from wallaroo_spark.pipelines.controller.stages import all_done, inputs, ready_stages, release
 from wallaroo_spark.pipelines.controller.states import DELIVERY, DeliveryEvent, DeliveryState
-from wallaroo_spark.pipelines.controller.stored.key_state import (
-    Instance,
-    Member,
-    OpenDelivery,
-    PipelineProgress,
-    Queue,
-    StageProgress,
-)
+from wallaroo_spark.pipelines.controller.stored import key_state
+from wallaroo_spark.pipelines.controller.stored.key_state import Instance, OpenDelivery, PipelineProgress
 from wallaroo_spark.pipelines.controller.transactions import Transactions
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, Payload, inputs_problem
 
@@ -47,7 +41,13 @@ class ActiveInstances:
         if (plan.name, number) in self._context.set_aside:
             self.set_aside()
         else:
-            self._go_on(pipeline, plan, number, instance)
+            self._go_on(plan.name, number, instance)
+
+    def _instance(self, name: str, number: int) -> Instance:
+        """An active instance, to change."""
+        instance = self._entries.instances.edit((name, number))
+        assert instance is not None, (name, number)
+        return instance
 
     def find(self, delivery: values.StageDelivery) -> OpenDelivery | None:
         """The open delivery of this name, None without one; it may be changed."""
@@ -57,15 +57,14 @@ class ActiveInstances:
 
     def stage(self, delivery: values.StageDelivery) -> StagePlan:
         """The plan of an open delivery's stage."""
-        instance = self._entries.instances.get((delivery.pipeline, delivery.instance))
-        found = instance and self._pipelines[delivery.pipeline].plan_of(instance.version).stage(delivery.stage)
-        assert found, delivery
+        instance = self._instance(delivery.pipeline, delivery.instance)
+        found = self._pipelines[delivery.pipeline].plan_of(instance.version).stage(delivery.stage)
+        assert found is not None, delivery
         return found
 
     def inputs_problem(self, delivery: values.StageDelivery, output: Payload | None) -> str:
         """Why a stage could not be given its inputs if this output were one of them; empty when it could."""
-        instance = self._entries.instances.get((delivery.pipeline, delivery.instance))
-        assert instance is not None, delivery
+        instance = self._instance(delivery.pipeline, delivery.instance)
         for stage in self._pipelines[delivery.pipeline].plans[instance.version].stages:
             if output is not None and delivery.stage in stage.dependencies:
                 known = ((name, self._output(delivery, instance, name)) for name in stage.dependencies)
@@ -91,10 +90,8 @@ class ActiveInstances:
         stream_outputs: Sequence[values.StreamOutput],
     ) -> None:
         """A stage is done: record its output, carry its stream outputs, and begin the stages that waited for it."""
-        name, number, stage = delivery.pipeline, delivery.instance, delivery.stage
-        instance = self._entries.instances.edit((name, number))
-        assert instance is not None, delivery
-        progress = instance.stages[stage]
+        instance = self._instance(delivery.pipeline, delivery.instance)
+        progress = instance.stages[delivery.stage]
         progress.open.state = next_state(DELIVERY, progress.open.state, event)
         self._give_back(progress.open)
         progress.output = output
@@ -103,15 +100,12 @@ class ActiveInstances:
             if one.records:
                 self._context.carry(one.target, events.AppendOutput(values.OutputId(delivery, place), one.records))
                 instance.unplaced += 1
-        pipeline = self._pipelines[name]
-        self._go_on(pipeline, pipeline.plan_of(instance.version), number, instance)
+        self._go_on(delivery.pipeline, delivery.instance, instance)
 
     def redeliver(self, delivery: values.StageDelivery, event: DeliveryEvent, delay: int, reason: str) -> None:
         """A delivery has not succeeded: it waits for a member again, after a delay; or its instance has failed."""
-        name, number, stage = delivery.pipeline, delivery.instance, delivery.stage
-        instance = self._entries.instances.edit((name, number))
-        assert instance is not None, delivery
-        plan, found = self.stage(delivery), instance.stages[stage].open
+        instance = self._instance(delivery.pipeline, delivery.instance)
+        plan, found = self.stage(delivery), instance.stages[delivery.stage].open
         self._give_back(found)
         found.state = next_state(DELIVERY, found.state, event)
         self._context.emit(instructions.DeliveryFailed(delivery, found.attempts, reason, found.began_at))
@@ -121,18 +115,17 @@ class ActiveInstances:
             found.due = self._context.now + delay
             insort(self._context.head.delayed, (found.due, delivery))
         else:
-            self._offer(self._pipelines[name], plan, number, instance)
+            self._offer(delivery.pipeline, plan, delivery.instance, instance)
 
     def due(self, delivery: values.StageDelivery) -> None:
         """The delay of a delivery is over."""
         found = self.find(delivery)
         if found is not None and found.state is DeliveryState.DELAYED:
             found.state = next_state(DELIVERY, found.state, DeliveryEvent.DUE)
-            instance = self._entries.instances.edit((delivery.pipeline, delivery.instance))
-            assert instance is not None, delivery
-            self._offer(self._pipelines[delivery.pipeline], self.stage(delivery), delivery.instance, instance)
+            instance = self._instance(delivery.pipeline, delivery.instance)
+            self._offer(delivery.pipeline, self.stage(delivery), delivery.instance, instance)
 
-    def held_by(self, name: str, member: Member) -> list[values.StageDelivery]:
+    def held_by(self, name: str, member: key_state.Member) -> list[values.StageDelivery]:
         """The deliveries that a member has. This reads all active instances, when there is any."""
         return [one for one, found in self._held() if found.member == name] if member.open else []
 
@@ -164,22 +157,18 @@ class ActiveInstances:
     def placed(self, source: values.PartitionKey, answer: events.OutputAppended | events.OutputRefused) -> None:
         """The target of a stream output answers; an instance ends once all have."""
         assert isinstance(answer.output, values.OutputId), answer
-        name, number, stage, serial, _ = answer.output.delivery
-        offsets, reason = ((), answer.reason) if isinstance(answer, events.OutputRefused) else (answer.offsets, "")
-        written = instructions.Written(
-            source, offsets, partitions=() if isinstance(answer, events.OutputRefused) else answer.partitions
-        )
-        for partition, there in _by_partition(written) or [(source.partition, ())]:
-            self._context.emit(
-                instructions.StorePointer(answer.output, values.PartitionKey(source.stream, partition), there, reason)
-            )
-        instance = self._entries.instances.edit((name, number))
-        progress = instance.stages.get(stage) if instance is not None else None
-        if instance is None or progress is None or progress.open.number != serial:
-            return
-        instance.unplaced -= 1
-        pipeline = self._pipelines[name]
-        self._go_on(pipeline, pipeline.plan_of(instance.version), number, instance)
+        delivery, reason, places = answer.output.delivery, "", {source.partition: list[int]()}
+        if isinstance(answer, events.OutputRefused):
+            reason = answer.reason
+        else:
+            places = _by_partition(instructions.Written(source, answer.offsets, partitions=answer.partitions)) or places
+        for partition, offsets in places.items():
+            target = values.PartitionKey(source.stream, partition)
+            self._context.emit(instructions.StorePointer(answer.output, target, tuple(offsets), reason))
+        if self.find(delivery) is not None:
+            instance = self._instance(delivery.pipeline, delivery.instance)
+            instance.unplaced -= 1
+            self._go_on(delivery.pipeline, delivery.instance, instance)
 
     def set_aside(self) -> None:
         """End the instances that an operator has set aside."""
@@ -189,9 +178,7 @@ class ActiveInstances:
 
     def end(self, name: str, number: int, outcome: instructions.Outcome, reason: str = "") -> None:
         """An instance ends, and its state is removed. Its open deliveries are withdrawn."""
-        instance = self._entries.instances.get((name, number))
-        assert instance is not None, (name, number)
-        pipeline = self._pipelines[name]
+        instance, pipeline = self._instance(name, number), self._pipelines[name]
         for stage, progress in instance.stages.items():
             found = progress.open
             if found.state in _HELD:
@@ -207,10 +194,8 @@ class ActiveInstances:
         users[instance.version] -= 1
         if not users[instance.version]:
             del users[instance.version]
-        now = self._context.now
-        self._context.emit(
-            instructions.InstanceEnded(name, number, outcome, instance.began_at, now, reason, pipeline.birth)
-        )
+        times = instance.began_at, self._context.now
+        self._context.emit(instructions.InstanceEnded(name, number, outcome, *times, reason, pipeline.birth))
 
     def end_all(self, name: str, reason: str) -> None:
         """End all instances of a pipeline. This reads all active instances."""
@@ -225,7 +210,7 @@ class ActiveInstances:
                 if queue.head < queue.tail and queue.members:
                     self._deliver(name, pipeline, stage, queue)
 
-    def _deliver(self, name: str, pipeline: PipelineProgress, stage: str, queue: Queue) -> None:
+    def _deliver(self, name: str, pipeline: PipelineProgress, stage: str, queue: key_state.Queue) -> None:
         members, waiting = self._context.head.members, self._entries.waiting
         free = [one for one in queue.members if members[one].open < members[one].limit]
         while free and queue.head < queue.tail:
@@ -236,46 +221,49 @@ class ActiveInstances:
                 # The instance of this place has ended.
                 continue
             waiting.remove(place)
-            instance = self._entries.instances.edit((name, number))
-            assert instance is not None, place
+            instance = self._instance(name, number)
             found = instance.stages[stage].open
             serial = self._context.number_delivery()
             member = self._context.draw(free, serial)
             self._hand_over(found, serial, member)
             members[member].open += 1
-            plan = pipeline.plan_of(instance.version).stage(stage)
-            assert plan is not None, stage
-            found.due = self._context.due_in(plan.timeout)
             if members[member].open == members[member].limit:
                 free.remove(member)
             delivery = values.StageDelivery(name, number, stage, serial, pipeline.birth)
+            plan = self.stage(delivery)
+            found.due = self._context.due_in(plan.timeout)
             self._context.emit(instructions.DeliverInputs(member, delivery, *inputs(plan, instance), plan.timeout))
 
-    def _go_on(self, pipeline: PipelineProgress, plan: PipelinePlan, number: int, instance: Instance) -> None:
+    def _go_on(self, name: str, number: int, instance: Instance) -> None:
         """Begin the stages that may begin, or end the instance when there is nothing left of it."""
+        plan = self._pipelines[name].plan_of(instance.version)
         for stage in list(ready_stages(plan, instance)):
-            instance.stages[stage.name] = StageProgress(OpenDelivery(DeliveryState.WAITING, self._context.now))
-            self._offer(pipeline, stage, number, instance)
+            waiting = OpenDelivery(DeliveryState.WAITING, self._context.now)
+            instance.stages[stage.name] = key_state.StageProgress(waiting)
+            self._offer(name, stage, number, instance)
         release(plan, instance)
         if not instance.unplaced and all_done(plan, instance):
-            self.end(plan.name, number, instructions.Outcome.DONE)
+            self.end(name, number, instructions.Outcome.DONE)
 
-    def _offer(self, pipeline: PipelineProgress, stage: StagePlan, number: int, instance: Instance) -> None:
+    def _offer(self, name: str, stage: StagePlan, number: int, instance: Instance) -> None:
         """A stage waits: run its function, or put it into its queue."""
-        name = pipeline.plan.name
+        pipeline = self._pipelines[name]
         if stage.function:
             serial = self._context.number_delivery()
             self._hand_over(instance.stages[stage.name].open, serial, values.IN_SPARK)
             delivery = values.StageDelivery(name, number, stage.name, serial, pipeline.birth)
-            given = inputs(stage, instance)
-            required = stage.output_required
-            partition = self._context.key.partition
             run = instructions.RunFunction(
-                delivery, stage.function, *given, stage.targets, stage.dependencies, required, partition
+                delivery,
+                stage.function,
+                *inputs(stage, instance),
+                stage.targets,
+                stage.dependencies,
+                stage.output_required,
+                self._context.key.partition,
             )
             self._context.emit(run)
             return
-        queue = pipeline.queues.setdefault(stage.name, Queue())
+        queue = pipeline.queues.setdefault(stage.name, key_state.Queue())
         instance.stages[stage.name].open.place = queue.tail
         self._entries.waiting.put((name, stage.name, queue.tail), number)
         queue.tail += 1
@@ -299,17 +287,14 @@ class ActiveInstances:
         if plan.dead_letter and instance.root is not None:
             key, now = self._context.key, self._context.now
             failure = Failure(why, attempts, now, key, number, name, delivery.birth, plan.name)
-            letter = dead_letter(instance.root, failure)
-            self._context.carry(
-                plan.retry.dead_letter_key(number),
-                events.AppendOutput(values.OutputId(delivery, DEAD_LETTER), (letter,)),
-            )
+            letter = values.OutputId(delivery, DEAD_LETTER), (dead_letter(instance.root, failure),)
+            self._context.carry(plan.retry.dead_letter_key(number), events.AppendOutput(*letter))
         self.end(name, number, instructions.Outcome.FAILED, reason)
 
 
-def _by_partition(written: instructions.Written) -> list[tuple[int, tuple[int, ...]]]:
+def _by_partition(written: instructions.Written) -> dict[int, list[int]]:
     """The offsets in each partition, as a rule one."""
     found: dict[int, list[int]] = {}
     for partition, offset in written.places():
         found.setdefault(partition, []).append(offset)
-    return [(partition, tuple(offsets)) for partition, offsets in found.items()]
+    return found

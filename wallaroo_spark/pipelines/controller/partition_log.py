@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from wallaroo_spark.pipelines.controller.context import CallContext
 from wallaroo_spark.pipelines.controller.messages import events, values
@@ -44,11 +44,7 @@ class PartitionLog:
 
     def problem(self, records: Sequence[CloudEvent]) -> str:
         """Why records cannot be appended to this partition, with the remedy; empty when they can."""
-        return records_problem(records) if self._context.head.declared else self.no_stream()
-
-    def no_stream(self) -> str:
-        """Why nothing can be appended while the stream is not declared."""
-        return f"there is no stream {self._context.key.stream} with a partition {self._context.key.partition}"
+        return records_problem(records) if self._context.head.declared else self._context.no_stream()
 
     def published(self, event: events.RecordsPublished) -> None:
         """A client publishes records."""
@@ -124,7 +120,7 @@ class PartitionLog:
         context, head, here = self._context, self._context.head, self._context.key.partition
         if not head.declared:
             if message.durability is values.Durability.COMMITTED:
-                context.refuse(message.reply_to, self.no_stream())
+                context.refuse(message.reply_to, context.no_stream())
             return
         if message.version < head.born and any(message.places) and message.durability is values.Durability.COMMITTED:
             # Some records have places in the stream that was deleted; an answer would name records that are gone.
@@ -141,11 +137,8 @@ class PartitionLog:
             records[place], places[place], homes[place] = None, where, -1
         following = next((home for home in homes if home >= 0), None)
         if following is not None:
-            target = values.PartitionKey(context.key.stream, following)
-            moved = events.RecordsMoved(
-                message.reply_to, tuple(records), tuple(places), message.durability, head.raised
-            )
-            context.carry(target, moved)
+            moved = message._replace(records=tuple(records), places=tuple(places), version=head.raised)
+            context.carry(values.PartitionKey(context.key.stream, following), moved)
         elif message.durability is values.Durability.COMMITTED:
             found = [where for where in places if where is not None]
             context.answer(message.reply_to, (self._written(found),))
@@ -164,7 +157,8 @@ class PartitionLog:
             if home != here and any(partition_of_hash(hashed, number) == here for number in earlier):
                 found.setdefault(home, []).append((digest, offset))
         for home, ids in sorted(found.items()):
-            for some in _parts(ids, MOST_IDS):
+            for begin in range(0, len(ids), MOST_IDS):
+                some = ids[begin : begin + MOST_IDS]
                 digests, offsets = b"".join(digest for digest, _ in some), tuple(offset for _, offset in some)
                 moved = events.IdsMoved(context.head.version, digests, offsets)
                 context.carry(values.PartitionKey(context.key.stream, home), moved)
@@ -253,11 +247,6 @@ def records_problem(records: Sequence[CloudEvent]) -> str:
         if missing:
             return f"record {place} has no {missing[0]}; CloudEvents 1.0 requires id, source and type"
     return ""
-
-
-def _parts(ids: list[tuple[bytes, int]], size: int) -> Iterator[list[tuple[bytes, int]]]:
-    for begin in range(0, len(ids), size):
-        yield ids[begin : begin + size]
 
 
 def event_digest(record: CloudEvent) -> bytes:

@@ -72,10 +72,9 @@ class PipelineRuns:
         """A member joins the subscribers of a stage."""
         queue = self._pipelines[event.pipeline].queues.setdefault(event.stage, Queue())
         queue.members.append(event.member)
-        reply = event.reply_to
-        self._context.head.members[event.member] = Member(
-            reply.gateway, reply.generation, "", event.pipeline, event.stage, event.concurrency
-        )
+        gateway, generation, _ = event.reply_to
+        member = Member(gateway, generation, "", event.pipeline, event.stage, event.concurrency)
+        self._context.head.members[event.member] = member
 
     def left(self, name: str, member: Member) -> None:
         """A member has left."""
@@ -87,9 +86,8 @@ class PipelineRuns:
             text = f"pipeline {event.pipeline} has no active instance {event.instance} on {self._context.key}"
             self._context.refuse(event.reply_to, text)
             return
-        self._instances.end(
-            event.pipeline, event.instance, instructions.Outcome.CANCELLED, "an operator has cancelled it"
-        )
+        reason = "an operator has cancelled it"
+        self._instances.end(event.pipeline, event.instance, instructions.Outcome.CANCELLED, reason)
         self._context.answer(event.reply_to)
 
     def read(self, event: RecordsRead) -> None:

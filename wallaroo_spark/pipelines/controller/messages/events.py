@@ -8,17 +8,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
+from wallaroo_spark.pipelines.controller.messages import values
 from wallaroo_spark.pipelines.controller.messages.plans import PartitionPlan
-from wallaroo_spark.pipelines.controller.messages.values import (
-    Delivery,
-    Durability,
-    GroupDelivery,
-    OutputId,
-    PartitionKey,
-    ReplyTo,
-    StatementId,
-    StreamOutput,
-)
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, Payload
 from wallaroo_spark.pipelines.schema.declarations import StartPoint
 
@@ -29,33 +20,33 @@ class AppendOutput(NamedTuple):
     ``output`` is a delivery of a group whose event is set aside, or an output of a stage.
     """
 
-    output: OutputId | GroupDelivery
+    output: values.OutputId | values.GroupDelivery
     records: tuple[CloudEvent, ...]
 
 
 class ApplyStatement(NamedTuple):
     """Check and stage these records. The answer is StatementApplied or StatementRefused."""
 
-    statement: StatementId
+    statement: values.StatementId
     records: tuple[CloudEvent, ...]
 
 
 class CommitStatement(NamedTuple):
     """Append the staged records of this statement. The answer is StatementAppended."""
 
-    statement: StatementId
+    statement: values.StatementId
 
 
 class AbortStatement(NamedTuple):
     """Forget the staged records of this statement. There is no answer."""
 
-    statement: StatementId
+    statement: values.StatementId
 
 
 class OutputAppended(NamedTuple):
     """The records of an output are at these offsets."""
 
-    output: OutputId | GroupDelivery
+    output: values.OutputId | values.GroupDelivery
     """The output; a delivery of a group for its dead letter."""
     offsets: tuple[int, ...]
     """The offset of each record."""
@@ -66,27 +57,27 @@ class OutputAppended(NamedTuple):
 class OutputRefused(NamedTuple):
     """The target does not exist any more."""
 
-    output: OutputId | GroupDelivery
+    output: values.OutputId | values.GroupDelivery
     reason: str
 
 
 class StatementApplied(NamedTuple):
     """The target has staged the statement."""
 
-    statement: StatementId
+    statement: values.StatementId
 
 
 class StatementRefused(NamedTuple):
     """The target does not accept the statement, or has it no more because its stream is deleted."""
 
-    statement: StatementId
+    statement: values.StatementId
     reason: str
 
 
 class StatementAppended(NamedTuple):
     """The records of a statement are at these offsets."""
 
-    statement: StatementId
+    statement: values.StatementId
     offsets: tuple[int, ...]
     """The offset of each record."""
     reason: str = ""
@@ -120,32 +111,22 @@ class RecordsMoved(NamedTuple):
     The message goes from partition to partition until all records have their places. The last one answers.
     """
 
-    reply_to: ReplyTo | None
+    reply_to: values.ReplyTo | None
     """The publisher's request; None when it was answered already."""
     records: tuple[CloudEvent | None, ...]
     """The records in their order; None for one that has its place."""
     places: tuple[tuple[int, int] | None, ...]
     """Partition and offset of each record; None for one that has none yet."""
-    durability: Durability = Durability.COMMITTED
+    durability: values.Durability = values.Durability.COMMITTED
     """When the publisher is answered."""
     version: int = -1
     """Version of the declaration that has added partitions last, for the sender."""
 
 
-Carried = (
-    AppendOutput
-    | ApplyStatement
-    | CommitStatement
-    | AbortStatement
-    | OutputAppended
-    | OutputRefused
-    | StatementApplied
-    | StatementRefused
-    | StatementAppended
-    | GroupsExist
-    | IdsMoved
-    | RecordsMoved
-)
+_Order = AppendOutput | ApplyStatement | CommitStatement | AbortStatement
+_Answer = OutputAppended | OutputRefused | StatementApplied | StatementRefused | StatementAppended
+Carried = _Order | _Answer | GroupsExist | IdsMoved | RecordsMoved
+"""The messages of keys to each other."""
 
 
 class PartitionDeclared(NamedTuple):
@@ -158,11 +139,11 @@ class PartitionDeclared(NamedTuple):
 class RecordsPublished(NamedTuple):
     """Records to append, all or none."""
 
-    reply_to: ReplyTo
+    reply_to: values.ReplyTo
     """The publisher's request."""
     records: tuple[CloudEvent, ...]
     """The records in their order."""
-    durability: Durability = Durability.COMMITTED
+    durability: values.Durability = values.Durability.COMMITTED
     """When the publisher is answered."""
     partitions: int = 0
     """The number of partitions among which the gateway has divided the request; 0 when the publisher has named this
@@ -172,13 +153,13 @@ class RecordsPublished(NamedTuple):
 class RecordsDelayed(NamedTuple):
     """Records to append at a later time, all or none. The answer has no offsets: it comes when they are stored."""
 
-    reply_to: ReplyTo
+    reply_to: values.ReplyTo
     """The publisher's request."""
     records: tuple[CloudEvent, ...]
     """The records in their order."""
     due: int
     """When they are appended, at the earliest: milliseconds since 1970 UTC."""
-    durability: Durability = Durability.COMMITTED
+    durability: values.Durability = values.Durability.COMMITTED
     """When the publisher is answered."""
     partitions: int = 0
     """As that of RecordsPublished."""
@@ -187,7 +168,7 @@ class RecordsDelayed(NamedTuple):
 class GroupJoined(NamedTuple):
     """A member joins a group of this partition's subscribers."""
 
-    reply_to: ReplyTo
+    reply_to: values.ReplyTo
     """The request of the member; its gateway is the member's gateway."""
     member: str
     """Name of the member, never used again by another channel."""
@@ -205,7 +186,7 @@ class GroupJoined(NamedTuple):
 class StageJoined(NamedTuple):
     """A member joins the subscribers of a stage."""
 
-    reply_to: ReplyTo
+    reply_to: values.ReplyTo
     """The request of the member; its gateway is the member's gateway."""
     member: str
     """Name of the member, never used again by another channel."""
@@ -232,23 +213,23 @@ class GatewayStarted(NamedTuple):
 class DeliveryAcked(NamedTuple):
     """A member has processed a delivery. This commits the delivery's transaction, if it has one."""
 
-    reply_to: ReplyTo | None
+    reply_to: values.ReplyTo | None
     """The request of the member; None for a function in Spark, which reads no answer."""
     member: str
-    delivery: Delivery
+    delivery: values.Delivery
     output: Payload | None = None
     """The output of a stage."""
-    stream_outputs: tuple[StreamOutput, ...] = ()
+    stream_outputs: tuple[values.StreamOutput, ...] = ()
     """The stream outputs of a stage, each stream at least once."""
 
 
 class DeliveryNacked(NamedTuple):
     """A member has not processed a delivery."""
 
-    reply_to: ReplyTo | None
+    reply_to: values.ReplyTo | None
     """The request of the member; None for a function in Spark, which reads no answer."""
     member: str
-    delivery: Delivery
+    delivery: values.Delivery
     delay: int = 0
     """Milliseconds until it is delivered again, at the earliest."""
     reason: str = ""
@@ -259,13 +240,13 @@ class DeliveryExtended(NamedTuple):
     """A member works on a delivery: its time begins anew. There is no answer."""
 
     member: str
-    delivery: Delivery
+    delivery: values.Delivery
 
 
 class DeliveriesTaken(NamedTuple):
     """An operator takes open deliveries away from their members: of an instance, or of a group."""
 
-    reply_to: ReplyTo
+    reply_to: values.ReplyTo
     """The request of the operator."""
     group: str = ""
     """Name of the group; empty for an instance."""
@@ -293,7 +274,7 @@ class GroupAction(StrEnum):
 class GroupChanged(NamedTuple):
     """An operator changes a group."""
 
-    reply_to: ReplyTo
+    reply_to: values.ReplyTo
     """The request of the operator."""
     group: str
     action: GroupAction
@@ -305,21 +286,21 @@ class GroupChanged(NamedTuple):
 class TransactionBegun(NamedTuple):
     """A member enters a transaction within a delivery."""
 
-    reply_to: ReplyTo
+    reply_to: values.ReplyTo
     """The request of the member."""
     member: str
-    delivery: Delivery
+    delivery: values.Delivery
 
 
 class StatementAdded(NamedTuple):
     """A member adds records for another stream to its transaction."""
 
-    reply_to: ReplyTo
+    reply_to: values.ReplyTo
     """The request of the member."""
     member: str
-    delivery: Delivery
+    delivery: values.Delivery
     """The delivery of the transaction."""
-    target: PartitionKey
+    target: values.PartitionKey
     """Where the records are to be appended."""
     records: tuple[CloudEvent, ...]
     """The records in their order."""
@@ -328,7 +309,7 @@ class StatementAdded(NamedTuple):
 class InstanceCancelled(NamedTuple):
     """An instance is to end."""
 
-    reply_to: ReplyTo
+    reply_to: values.ReplyTo
     """The request of the operator."""
     pipeline: str
     instance: int
@@ -357,30 +338,15 @@ class RecordsRead(NamedTuple):
 class CarriedIn(NamedTuple):
     """A message that another key (or this one) has carried here."""
 
-    source: PartitionKey
+    source: values.PartitionKey
     """The key that it comes from."""
     sequence: int
     """Its number from that key to this one, from 1."""
     message: Carried
 
 
-Event = (
-    PartitionDeclared
-    | RecordsPublished
-    | RecordsDelayed
-    | GroupJoined
-    | StageJoined
-    | MemberLeft
-    | GatewayStarted
-    | DeliveryAcked
-    | DeliveryNacked
-    | DeliveryExtended
-    | DeliveriesTaken
-    | GroupChanged
-    | TransactionBegun
-    | StatementAdded
-    | InstanceCancelled
-    | RecordsExpired
-    | RecordsRead
-    | CarriedIn
-)
+_Records = RecordsPublished | RecordsDelayed | RecordsExpired | RecordsRead
+_Member = GroupJoined | StageJoined | MemberLeft | GatewayStarted
+_OfDelivery = DeliveryAcked | DeliveryNacked | DeliveryExtended | TransactionBegun | StatementAdded
+_Operator = DeliveriesTaken | GroupChanged | InstanceCancelled
+Event = PartitionDeclared | CarriedIn | _Records | _Member | _OfDelivery | _Operator

@@ -246,23 +246,10 @@ class ArmTimer(NamedTuple):
     at: int | None
 
 
-Instruction = (
-    ForgetRecords
-    | DeliverRecords
-    | DeliverInputs
-    | RunFunction
-    | WithdrawDelivery
-    | EndSubscription
-    | StoreOutput
-    | DeliveryFailed
-    | StorePointer
-    | InstanceBegan
-    | InstanceEnded
-    | CarryOut
-    | AnswerRequest
-    | RefuseRequest
-    | WarnClient
-    | ReadRecords
-    | SkippedRecords
-    | ArmTimer
-)
+HistoryStep = InstanceBegan | StoreOutput | DeliveryFailed | StorePointer | InstanceEnded | SkippedRecords
+"""The instructions that are rows of the history."""
+ForMember = DeliverRecords | DeliverInputs | WithdrawDelivery | EndSubscription
+Reply = AnswerRequest | RefuseRequest | WarnClient
+ForGateway = ForMember | Reply
+"""The instructions that are messages for a gateway."""
+Instruction = HistoryStep | ForGateway | CarryOut | ForgetRecords | ReadRecords | RunFunction | ArmTimer
