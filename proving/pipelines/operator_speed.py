@@ -106,7 +106,7 @@ def _measure(spark: Any, folder: Path, records: int, keys: int, most: int) -> No
     feed.write([(key, e.PartitionDeclared(1, plan)) for key in range(keys)])
     source = spark.readStream.schema(EVENTS).option("maxFilesPerTrigger", 1).parquet(str(folder / "events"))
     query = (
-        run_keys(source, "unused", _no_table)
+        run_keys(source, str(folder))
         .writeStream.format("noop")
         .option("checkpointLocation", str(folder / "checkpoint"))
         .start()
@@ -134,11 +134,6 @@ def _last_batch(query: Any) -> int:
     """Milliseconds of the last batch with rows."""
     found = [one for one in query.recentProgress if one["numInputRows"]]
     return int(found[-1]["durationMs"]["triggerExecution"])
-
-
-def _no_table(_: Any) -> Any:
-    """The pipelines of this measurement never fall behind."""
-    return None
 
 
 if __name__ == "__main__":

@@ -102,7 +102,7 @@ class Stage:
         rows = [pa.record_batch({"n": pa.array(numbers, pa.int64())}) for numbers in partitions]
         files = [self.topic_log.stage(batch, number, 0, [part], column) for number, part in enumerate(rows)]
         manifest = TopicManifest(batch, tuple(file for file in files if file is not None))
-        self.topic_log.seal(batch, manifest.to_json())
+        self.topic_log.seal(manifest)
 
     def commit(self, batch: int) -> None:
         self.checkpoint.commit(batch)

@@ -50,10 +50,10 @@ def test_the_outputs_of_many_keys_become_few_files(folder: str) -> None:
         ((ORDERS, 0), 1, 4, 4),
         ((ORDERS, 1), 5, 6, 2),
     ]
-    first = pq.ParquetFile(store.log.file_of(7, found.of(OutputKind.RECORDS)[0].name)).read()
+    first = pq.ParquetFile(store.file_of(7, found.of(OutputKind.RECORDS)[0].name)).read()
     assert as_events(first) == tuple(event(offset) for offset in (1, 2, 3, 4))
     (history,) = found.of(OutputKind.HISTORY)
-    path = store.log.file_of(7, history.name)
+    path = store.file_of(7, history.name)
     assert pq.ParquetFile(path).read().column("instance").to_pylist() == [1, 2]
     assert Path(path).stat().st_size == history.bytes
     (carried,) = found.of(OutputKind.CARRIED)

@@ -17,7 +17,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from wallaroo_spark.errors import CheckpointError
 from wallaroo_spark.sidecar.folder import SidecarFolder
@@ -28,44 +28,59 @@ T = TypeVar("T")
 _KEPT = "kept.json"
 
 
-class BatchLog:
+class Manifest(Protocol):
+    """The manifest of a batch."""
+
+    @property
+    def batch(self) -> int:
+        """Id of the batch."""
+
+    def to_json(self) -> bytes:
+        """Encode as a file."""
+
+
+M = TypeVar("M", bound=Manifest)
+
+
+class BatchLog(Generic[M]):
     """The log in the folder ``<location>/_wallaroo/<names…>``, on any file system that a checkpoint may be on.
 
-    ``not_kept`` makes the error that is raised for a batch that is no longer retained; ``way_out`` says in the message
-    of a damaged file how to go on. The methods raise :class:`CheckpointError` when files cannot be read or written.
+    ``read`` decodes a manifest, and raises ValueError, KeyError or TypeError for a malformed one. ``not_kept`` makes
+    the error that is raised for a batch that is no longer retained; ``way_out`` says in the message of a damaged file
+    how to go on. The methods raise :class:`CheckpointError` when files cannot be read or written.
     """
 
     def __init__(
         self,
         location: Location,
         *names: str,
+        read: Callable[[bytes], M],
         not_kept: Callable[[int], Exception],
         way_out: str,
         spark: Any = None,
     ) -> None:
         self._location, self._names = location, names
-        self._not_kept, self._way_out = not_kept, way_out
+        self._read, self._not_kept, self._way_out = read, not_kept, way_out
         self._spark = spark
         self.folder = SidecarFolder(location, *names, spark=spark)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.folder.identity!r})"
 
-    def seal(self, batch: int, manifest: bytes) -> None:
+    def seal(self, manifest: M) -> None:
         """Write the manifest of a batch; it replaces an earlier one."""
-        self.folder.write(_manifest(batch), manifest)
+        self.folder.write(_manifest(manifest.batch), manifest.to_json())
 
-    def manifest(self, batch: int, read: Callable[[bytes], T]) -> T | None:
-        """Return the manifest of a batch, as ``read`` decodes it; None if the batch has none.
+    def manifest(self, batch: int) -> M | None:
+        """Return the manifest of a batch; None if the batch has none.
 
-        Raises the error of ``not_kept`` when the batch is no longer retained. ``read`` raises ValueError, KeyError or
-        TypeError for a malformed manifest.
+        Raises the error of ``not_kept`` when the batch is no longer retained.
         """
         data = self.folder.read(_manifest(batch))
         # The order of these reads matters: ``kept.json`` is written before any file is deleted.
         if batch < self.kept_from():
             raise self._not_kept(batch)
-        return None if data is None else self.parsed(_manifest(batch), lambda: read(data))
+        return None if data is None else self.parsed(_manifest(batch), lambda: self._read(data))
 
     def sealed(self) -> list[int]:
         """The batches that have a manifest, in their order."""

@@ -7,9 +7,10 @@ The files are written by tasks and the manifest by the driver; gateways, the sou
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -146,7 +147,7 @@ def manifest_of(batch: int, outputs: Iterable[OutputFile], before: Manifest | No
 _WAY_OUT = "restore the application's folder, because the state of its streams is no longer complete"
 
 
-class BatchOutputs:
+class BatchOutputs(BatchLog[Manifest]):
     """The outputs of the batches of the application in ``folder``, as the session ``spark`` opens it.
 
     A process without a Spark session gives none, and a location as :func:`for_tasks` makes it. Methods raise
@@ -155,26 +156,12 @@ class BatchOutputs:
     """
 
     def __init__(self, folder: Location, spark: Any = None) -> None:
-        self.log = BatchLog(folder, BATCHES, not_kept=_not_kept, way_out=_WAY_OUT, spark=spark)
-
-    def __repr__(self) -> str:
-        return f"BatchOutputs({self.log.folder.identity!r})"
-
-    def seal(self, manifest: Manifest) -> None:
-        """Write the manifest of a batch; it replaces an earlier one."""
-        self.log.seal(manifest.batch, manifest.to_json())
-
-    def manifest(self, batch: int) -> Manifest | None:
-        """The manifest of a batch; None if the batch has none."""
-        return self.log.manifest(batch, Manifest.from_json)
-
-    def sealed(self) -> list[int]:
-        """The batches that have a manifest, in their order; the newest of them may be not committed."""
-        return self.log.sealed()
+        read = Manifest.from_json
+        super().__init__(folder, BATCHES, read=read, not_kept=_no_longer_kept, way_out=_WAY_OUT, spark=spark)
 
     def open(self, file: OutputFile) -> Iterator[pa.RecordBatch]:
         """Iterate over the rows of an Arrow file: carried messages (INPUT), or an outbox (OUTBOX)."""
-        with self.log.reading(file.batch, file.name) as stream, pa.ipc.open_stream(stream) as reader:
+        with self.reading(file.batch, file.name) as stream, pa.ipc.open_stream(stream) as reader:
             yield from reader
 
     def messages(self, batch: int, gateway: str) -> list[tuple[Instruction, tuple[CloudEvent, ...] | None]]:
@@ -191,20 +178,8 @@ class BatchOutputs:
             for instruction, records in zip(*(rows.column(name).to_pylist() for name in OUTBOX.names), strict=True)
         ]
 
-    def delete_drafts(self) -> None:
-        """Delete the drafts of manifests that a driver has left. For the one driver, before its first batch."""
-        self.log.folder.delete_drafts()
 
-    def kept_from(self) -> int:
-        """The oldest kept batch."""
-        return self.log.kept_from()
-
-    def keep_from(self, batch: int) -> None:
-        """Delete the files of the batches before ``batch``."""
-        self.log.keep_from(batch)
-
-
-def _not_kept(batch: int) -> PipelineError:
+def _no_longer_kept(batch: int) -> PipelineError:
     return PipelineError(
         f"the outputs of batch {batch} are no longer kept, because they were moved into the tables; read the tables, "
         "and join the group or stage again for its deliveries",
@@ -221,24 +196,15 @@ GROUP_BYTES = 16 << 20
 """The most bytes of a row group, about. Records may have megabytes."""
 _WRITERS = 8
 """Threads that write files, because each waits for the disk."""
-_SCHEMAS = {
-    OutputKind.RECORDS: RECORDS,
-    OutputKind.HISTORY: HISTORY,
-    OutputKind.CARRIED: INPUT,
-    OutputKind.OUTBOX: OUTBOX,
+_PLACE = ("stream", "partition")
+_FILES: dict[OutputKind, tuple[pa.Schema, str, Sequence[str]]] = {
+    OutputKind.RECORDS: (RECORDS, "parquet", _PLACE),
+    OutputKind.HISTORY: (HISTORY, "parquet", ()),
+    OutputKind.CARRIED: (INPUT, "arrow", ()),
+    OutputKind.OUTBOX: (OUTBOX, "arrow", ("target",)),
 }
-_WITHOUT_FILE = (OutputKind.TIMER, OutputKind.FORGET)
-_PARQUET = (OutputKind.RECORDS, OutputKind.HISTORY)
-
-
-@dataclass
-class _NewFile:
-    """A file that is to be written."""
-
-    file: OutputFile
-    """What is known of it so far."""
-    pieces: list[pa.RecordBatch] = field(default_factory=list)
-    """Its rows, in their order."""
+"""The kinds that have files: their schema, the ending of their names, and the columns whose values have a file each."""
+_Rows = list[dict[str, Any]]
 
 
 def write_outputs(folder: Location, batch: int, rows: Iterable[pa.RecordBatch]) -> Iterator[OutputFile]:
@@ -250,20 +216,20 @@ def write_outputs(folder: Location, batch: int, rows: Iterable[pa.RecordBatch]) 
     partition have a hole, and :class:`wallaroo_spark.errors.CheckpointError` when a file cannot be written. No two
     calls write the same file.
     """
-    files: dict[OutputFile, _NewFile] = {}
+    files: dict[OutputFile, _Rows] = {}
     facts: list[OutputFile] = []
-    for batch_of_rows in rows:
-        for row in batch_of_rows.to_pylist():
-            kind = OutputKind(row["kind"])
-            if kind in _WITHOUT_FILE:
-                stream, partition, gauges = row["stream"], row["partition"], (row["body"] or b"").decode()
-                facts.append(OutputFile(batch, kind, stream, partition, first=row["first"], gauges=gauges))
-            else:
-                _add(files, OutputFile(batch, kind), row)
+    for row in itertools.chain.from_iterable(some.to_pylist() for some in rows):
+        kind = OutputKind(row["kind"])
+        if kind in _FILES:
+            place = {column: row[column] for column in _FILES[kind][2]}
+            files.setdefault(OutputFile(batch, kind, **place), []).append(row)
+        else:
+            gauges = (row["body"] or b"").decode()
+            facts.append(OutputFile(batch, kind, row["stream"], row["partition"], first=row["first"], gauges=gauges))
     outputs, token = BatchOutputs(folder), uuid.uuid4().hex[:12]
     stems = (f"{one.kind}-{token}-{number}" for number, one in enumerate(files))
     with ThreadPoolExecutor(max(1, min(_WRITERS, len(files)))) as pool:
-        yield from pool.map(lambda *one: _write(outputs, *one), stems, files.values())
+        yield from pool.map(lambda *one: _write(outputs, *one), stems, files, files.values())
     yield from facts
 
 
@@ -281,41 +247,30 @@ def output_writer(folder: Location, batch: int) -> Callable[[Iterator[pa.RecordB
     return write
 
 
-def _add(files: dict[OutputFile, _NewFile], file: OutputFile, row: dict[str, Any]) -> None:
-    """Add a row of OUTPUT to the file of its kind, and of its partition or its gateway."""
-    of_partition = file.kind is OutputKind.RECORDS
-    if of_partition:
-        file = replace(file, stream=row["stream"], partition=row["partition"])
-    elif file.kind is OutputKind.OUTBOX:
-        file = replace(file, target=row["target"])
-    new = files.setdefault(file, _NewFile(file))
-    if of_partition:
-        first, last = new.file.first, new.file.last
-        if last is not None and row["first"] != last + 1:
+def _write(outputs: BatchOutputs, stem: str, file: OutputFile, rows: _Rows) -> OutputFile:
+    """Write the rows of OUTPUT that belong to one file."""
+    schema, ending, _ = _FILES[file.kind]
+    for before, row in itertools.pairwise(rows):
+        if file.kind is OutputKind.RECORDS and row["first"] != before["last"] + 1:
             raise PipelineError(
-                f"{file.key}: records from offset {row['first']} follow offset {last} in one batch, but offsets have "
-                "no holes; report this as a defect",
+                f"{file.key}: records from offset {row['first']} follow offset {before['last']} in one batch, but "
+                "offsets have no holes; report this as a defect",
                 code="offsets-not-consecutive",
                 stream=file.stream,
                 partition=file.partition,
             )
-        new.file = replace(new.file, first=row["first"] if first is None else first, last=row["last"])
-    with pa.ipc.open_stream(row["body"]) as reader:
-        new.pieces += reader
-
-
-def _write(outputs: BatchOutputs, stem: str, new: _NewFile) -> OutputFile:
-    kind = new.file.kind
-    name = f"{stem}.{'parquet' if kind in _PARQUET else 'arrow'}"
-    table = pa.Table.from_batches(new.pieces, _SCHEMAS[kind]).combine_chunks()
-    with outputs.log.new_file(new.file.batch, name) as stream:
-        if kind in _PARQUET:
+    pieces = [piece for row in rows for piece in pa.ipc.open_stream(row["body"])]
+    table = pa.Table.from_batches(pieces, schema).combine_chunks()
+    name = f"{stem}.{ending}"
+    with outputs.new_file(file.batch, name) as stream:
+        if ending == "parquet":
             write_parquet(stream, table)
         else:
-            with pa.ipc.new_stream(stream, table.schema) as writer:
+            with pa.ipc.new_stream(stream, schema) as writer:
                 writer.write_table(table)
         size = stream.tell()
-    return replace(new.file, name=name, rows=table.num_rows, bytes=size)
+    first, last = rows[0]["first"], rows[-1]["last"]
+    return replace(file, name=name, rows=table.num_rows, bytes=size, first=first, last=last)
 
 
 def write_parquet(stream: Any, table: pa.Table) -> None:

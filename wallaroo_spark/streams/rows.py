@@ -13,23 +13,25 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import IntEnum, StrEnum
 from typing import Any
 
 import pyarrow as pa
 
-from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, moment_of, rfc3339
 
 
 def batch_of(schema: pa.Schema, rows: int, **values: Any) -> pa.RecordBatch:
-    """A batch of ``rows`` rows: a list is a column, another value is in every row, and other columns are null."""
+    """A batch of ``rows`` rows: a list or an array is a column, another value is in every row, and the rest is null."""
     return pa.RecordBatch.from_arrays([_column(field, rows, values.get(field.name)) for field in schema], schema=schema)
 
 
 def _column(field: pa.Field, rows: int, value: Any) -> pa.Array:
     if isinstance(value, list):
         return pa.array(value, field.type)
+    if isinstance(value, pa.Array):
+        return value
     return pa.nulls(rows, field.type) if value is None else pa.repeat(pa.scalar(value, field.type), rows)
 
 
@@ -46,36 +48,34 @@ class Rank(IntEnum):
     """No event: a timer of the key is due."""
 
 
-INPUT = pa.schema(
-    [
-        pa.field("stream", pa.string(), nullable=False),
-        pa.field("partition", pa.int32(), nullable=False),
-        pa.field("rank", pa.int32(), nullable=False),
-        pa.field("origin", pa.string(), nullable=False),
-        pa.field("sequence", pa.int64(), nullable=False),
-        pa.field("place", pa.int32(), nullable=False),
-        pa.field("event", pa.binary()),
-    ]
-)
-"""One event of a key; ``event`` is encoded by the controller's format, and null where only time has passed."""
-INPUT_DDL = "stream string, partition int, rank int, origin string, sequence bigint, place int, event binary"
-"""INPUT as Spark's DDL. Every column of a source is nullable there."""
+_TYPES = {
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "array<bigint>": pa.list_(pa.int64()),
+    "map<string,string>": pa.map_(pa.string(), pa.string()),
+}
+"""The types of columns: those of Spark's DDL, and those of Arrow."""
 
-RECORDS = pa.schema(
-    [
-        pa.field("offset", pa.int64(), nullable=False),
-        pa.field("written_at", pa.timestamp("us", "UTC"), nullable=False),
-        pa.field("id", pa.string(), nullable=False),
-        pa.field("source", pa.string(), nullable=False),
-        pa.field("type", pa.string(), nullable=False),
-        pa.field("subject", pa.string()),
-        pa.field("time", pa.timestamp("us", "UTC")),
-        pa.field("datacontenttype", pa.string()),
-        pa.field("dataschema", pa.string()),
-        pa.field("extensions", pa.map_(pa.string(), pa.string()), nullable=False),
-        pa.field("data", pa.binary()),
-    ]
+
+def schema_of(ddl: str, optional: str = "") -> pa.Schema:
+    """The Arrow schema of columns in Spark's DDL; only the columns ``optional``, names with spaces, may be null."""
+    columns = (column.split(" ") for column in ddl.split(", "))
+    return pa.schema([pa.field(name.strip("`"), _TYPES[kind], name in optional.split()) for name, kind in columns])
+
+
+INPUT_DDL = "stream string, partition int, rank int, origin string, sequence bigint, place int, event binary"
+INPUT = schema_of(INPUT_DDL, optional="event")
+"""One event of a key; ``event`` is encoded by the controller's format, and null where only time has passed. Every
+column of a source is nullable in Spark."""
+
+RECORDS_DDL = (
+    "`offset` bigint, written_at timestamp, id string, source string, type string, subject string, time timestamp, "
+    "datacontenttype string, dataschema string, extensions map<string,string>, data binary"
 )
+RECORDS = schema_of(RECORDS_DDL, optional="subject time datacontenttype dataschema data")
 """The records of a stream's table; the folders' names have ``partition``. ``written_at`` is the batch's time."""
 
 
@@ -90,32 +90,21 @@ class HistoryKind(StrEnum):
     SKIPPED = "skipped"
 
 
-HISTORY = pa.schema(
-    [
-        pa.field("pipeline", pa.string(), nullable=False),
-        pa.field("partition", pa.int32(), nullable=False),
-        pa.field("instance", pa.int64(), nullable=False),
-        pa.field("kind", pa.string(), nullable=False),
-        pa.field("at", pa.timestamp("us", "UTC"), nullable=False),
-        pa.field("version", pa.int64()),
-        pa.field("stage", pa.string()),
-        pa.field("began_at", pa.timestamp("us", "UTC")),
-        pa.field("output", pa.binary()),
-        pa.field("content_type", pa.string()),
-        pa.field("target_stream", pa.string()),
-        pa.field("target_partition", pa.int32()),
-        pa.field("offsets", pa.list_(pa.int64())),
-        pa.field("outcome", pa.string()),
-        pa.field("reason", pa.string()),
-        pa.field("birth", pa.int64()),
-        pa.field("attempts", pa.int32()),
-    ]
+HISTORY_DDL = (
+    "pipeline string, partition int, instance bigint, kind string, at timestamp, version bigint, stage string, "
+    "began_at timestamp, output binary, content_type string, target_stream string, target_partition int, "
+    "offsets array<bigint>, outcome string, reason string, birth bigint, attempts int"
+)
+HISTORY = schema_of(
+    HISTORY_DDL,
+    optional="version stage began_at output content_type target_stream target_partition offsets outcome reason birth "
+    "attempts",
 )
 """One step of an instance. ``at`` is the time of the batch. ``birth`` is the version of the schema with which the
 pipeline was declared first: one that is deleted and declared anew has instances of the same numbers. In a row
 ``skipped``, ``instance`` is the first skipped offset, and ``offsets`` has the first and the last one."""
 
-OUTBOX = pa.schema([pa.field("instruction", pa.binary(), nullable=False), pa.field("records", pa.binary())])
+OUTBOX = schema_of("instruction binary, records binary", optional="records")
 """One message for a gateway, in order for each key.
 
 ``instruction`` is encoded by the controller's format. ``records`` has the records of a DeliverRecords, as a tuple of
@@ -141,32 +130,19 @@ class OutputKind(StrEnum):
     of the key after the batch, as JSON."""
 
 
-OUTPUT = pa.schema(
-    [
-        pa.field("stream", pa.string(), nullable=False),
-        pa.field("partition", pa.int32(), nullable=False),
-        pa.field("kind", pa.string(), nullable=False),
-        pa.field("target", pa.string(), nullable=False),
-        pa.field("first", pa.int64()),
-        pa.field("last", pa.int64()),
-        pa.field("rows", pa.int32(), nullable=False),
-        pa.field("body", pa.binary()),
-    ]
-)
-"""One output of a key in a batch, from the operator to the writer of the batch. ``body`` is an Arrow IPC stream of
-``rows`` rows; FORGET has none, and TIMER has JSON. ``first`` and ``last`` are the offsets of records."""
 OUTPUT_DDL = (
     "stream string, partition int, kind string, target string, first bigint, last bigint, rows int, body binary"
 )
-"""OUTPUT as Spark's DDL."""
-
+OUTPUT = schema_of(OUTPUT_DDL, optional="first last body")
+"""One output of a key in a batch, from the operator to the writer of the batch. ``body`` is an Arrow IPC stream of
+``rows`` rows; FORGET has none, and TIMER has JSON. ``first`` and ``last`` are the offsets of records."""
 
 _TIME = "time"
 _COLUMNS = ("subject", _TIME, "datacontenttype", "dataschema")
 """The optional attributes with a column of their own, in the order in which they come back."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST = datetime(1, 1, 2, tzinfo=UTC) - _EPOCH
-_LAST = datetime(9999, 12, 30, tzinfo=UTC) - _EPOCH
+_FIRST, _LAST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 def as_rows(first: int, events: Sequence[CloudEvent], written_at: int) -> pa.RecordBatch:
@@ -192,22 +168,18 @@ def as_rows(first: int, events: Sequence[CloudEvent], written_at: int) -> pa.Rec
         names += others
         values += others.values()
         ends.append(len(names))
-    columns = [
-        pa.array(range(first, first + len(events)), pa.int64()),
-        pa.array([written_at * 1000] * len(events), RECORDS.field("written_at").type),
-        pa.array([event.id for event in events], pa.string()),
-        pa.array([event.source for event in events], pa.string()),
-        pa.array([event.type for event in events], pa.string()),
-        pa.array(optional["subject"], pa.string()),
-        pa.array(times, RECORDS.field(_TIME).type),
-        pa.array(optional["datacontenttype"], pa.string()),
-        pa.array(optional["dataschema"], pa.string()),
-        pa.MapArray.from_arrays(
-            pa.array(ends, pa.int32()), pa.array(names, pa.string()), pa.array(values, pa.string())
-        ),
-        pa.array([event.data for event in events], pa.binary()),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=RECORDS)
+    return batch_of(
+        RECORDS,
+        len(events),
+        offset=list(range(first, first + len(events))),
+        written_at=written_at * 1000,
+        id=[event.id for event in events],
+        source=[event.source for event in events],
+        type=[event.type for event in events],
+        extensions=pa.MapArray.from_arrays(ends, pa.array(names, pa.string()), pa.array(values, pa.string())),
+        data=[event.data for event in events],
+        **{**optional, _TIME: times},
+    )
 
 
 def as_events(rows: pa.RecordBatch | pa.Table) -> tuple[CloudEvent, ...]:
@@ -250,25 +222,10 @@ def _micros(text: str) -> int | None:
     The range is a day less than that of Python at both ends: Spark converts a time to the zone of the machine when a
     program collects it, and one time that Python does not have would end the whole query.
     """
-    try:
-        moment = datetime.fromisoformat(text)
-        if moment.tzinfo is None:
-            return None
-        since = moment - _EPOCH
-    except (ValueError, OverflowError):
-        return None
-    if not _FIRST <= since <= _LAST:
-        return None
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    moment = moment_of(text)
+    return (moment - _EPOCH) // _MICROSECOND if moment is not None and _FIRST <= moment <= _LAST else None
 
 
 def _text(micros: int) -> str:
-    """The form in which a time is read: UTC, with as many digits of the second as there are (0, 3 or 6)."""
-    seconds, fraction = divmod(micros, 1_000_000)
-    try:
-        moment = datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat()
-    except (ValueError, OverflowError):
-        return ""
-    if not fraction:
-        return f"{moment}Z"
-    return f"{moment}.{fraction // 1000:03d}Z" if fraction % 1000 == 0 else f"{moment}.{fraction:06d}Z"
+    """The form in which a time is read."""
+    return rfc3339(_EPOCH + micros * _MICROSECOND)

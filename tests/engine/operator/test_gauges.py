@@ -12,7 +12,6 @@ from tests.engine.operator.test_turn import declared, numbered, published
 from tests.pipelines.controller.one_key import BEGINNING, SHIPMENTS, fulfil, reply
 from wallaroo_spark.engine.operator.gauges import turn_gauges
 from wallaroo_spark.engine.operator.rows import output_rows
-from wallaroo_spark.engine.operator.turn import TurnResult
 from wallaroo_spark.observe.application import GroupStatus, KeyGauges, PartitionState, PipelineStatus, StageStatus
 from wallaroo_spark.observe.faces.as_json import record_from_json
 from wallaroo_spark.pipelines.controller.messages import events as e
@@ -122,5 +121,4 @@ def test_gauges_stand_in_the_manifest_of_their_batch_and_in_no_file(tmp_path: Pa
 
 def test_a_manifest_of_an_earlier_release_has_no_gauges() -> None:
     assert Manifest.from_json(b'{"version": 1, "batch": 3, "files": [], "timers": {"shop/orders/0": 5}}').gauges == {}
-    assert turn_gauges(SHIPMENTS, 5, TurnResult([], None, 1, (), {})) is None
     assert str(SHIPMENTS) == "shop/shipments/1"

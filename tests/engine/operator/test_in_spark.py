@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from tests.engine.operator.shells import Table
 from tests.pipelines.controller.one_key import BEGINNING, record, reply
 from tests.waiting import SECONDS
 from wallaroo_spark.engine.operator.processor import run_keys
@@ -71,7 +70,7 @@ class Query:
 
         source = self.spark.readStream.schema(EVENTS).parquet(str(self.folder / "events"))
         query = (
-            run_keys(source, "unused", _no_table)
+            run_keys(source, str(self.folder))
             .writeStream.foreachBatch(keep)
             .option("checkpointLocation", str(self.folder / "checkpoint"))
             .trigger(availableNow=True)
@@ -79,10 +78,6 @@ class Query:
         )
         assert query.awaitTermination(int(SECONDS))
         return found
-
-
-def _no_table(_: Any) -> Table:
-    return Table()
 
 
 def bodies(rows: Sequence[Row], kind: OutputKind, partition: int) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.events import AppendOutput
 from wallaroo_spark.pipelines.controller.messages.values import OutputId, ReplyTo, StageDelivery
 from wallaroo_spark.pipelines.controller.stored.encoding import decode
+from wallaroo_spark.pipelines.controller.stored.key_state import Head
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, Payload
 from wallaroo_spark.streams.rows import HISTORY, INPUT, OUTBOX, RECORDS, OutputKind
 
@@ -37,7 +38,7 @@ def table_of(one: OutputRow) -> pa.Table:
 
 
 def rows_of(*said: i.Instruction) -> list[OutputRow]:
-    return [*output_rows(ORDERS, 5_000, TurnResult([*said], None, 1, (), {}))]
+    return [*output_rows(ORDERS, 5_000, TurnResult([*said], None, 1, (), {}, Head()))]
 
 
 def test_each_kind_of_body_has_its_schema() -> None:
@@ -115,9 +116,8 @@ def test_messages_go_to_the_gateway_of_their_request_or_member_and_those_of_the_
         i.WithdrawDelivery("g1.4.2", DELIVERY, "gone"),
     )
 
-    outbox = {
-        one.target: [decode(row["instruction"]) for row in table_of(one).to_pylist()] for one in found if one.body
-    }
+    messages = [one for one in found if one.kind is OutputKind.OUTBOX]
+    outbox = {one.target: [decode(row["instruction"]) for row in table_of(one).to_pylist()] for one in messages}
     assert {gateway: [type(one) for one in messages] for gateway, messages in outbox.items()} == {
         "g0": [i.WarnClient],
         "g1": [i.AnswerRequest, i.WithdrawDelivery],
@@ -158,8 +158,8 @@ def test_the_copies_of_records_for_groups_have_a_limit_in_bytes(monkeypatch: pyt
 
 
 def test_the_timer_of_the_key_is_always_told() -> None:
-    without = [*output_rows(ORDERS, 5_000, TurnResult([], None, 1, (), {}))]
-    armed = [*output_rows(ORDERS, 5_000, TurnResult([], 6_000, 1, (), {}))]
+    without = [*output_rows(ORDERS, 5_000, TurnResult([], None, 1, (), {}, Head()))]
+    armed = [*output_rows(ORDERS, 5_000, TurnResult([], 6_000, 1, (), {}, Head()))]
 
     assert [(one.kind, one.first) for one in without] == [(OutputKind.TIMER, None)]
     assert [(one.kind, one.first) for one in armed] == [(OutputKind.TIMER, 6_000)]
@@ -169,7 +169,7 @@ def test_large_outputs_are_several_rows_in_order(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(rows, "BODY_BYTES", 1_000)
     records = tuple(CloudEvent(str(number), "tests", "t", b"x" * 300) for number in range(1, 11))
 
-    found = [*output_rows(ORDERS, 5_000, TurnResult([], None, 21, records, {}))]
+    found = [*output_rows(ORDERS, 5_000, TurnResult([], None, 21, records, {}, Head()))]
 
     ranges = [(one.first, one.last) for one in found if one.kind is OutputKind.RECORDS]
     assert ranges == [(21, 22), (23, 24), (25, 26), (27, 28), (29, 30)]

@@ -82,7 +82,7 @@ class Recorder:
 
         row = {"stream": "shop/orders", "partition": 0, "rank": 1, "origin": "shop/orders/1", "sequence": 1, "place": 0}
         rows = pa.RecordBatch.from_pylist([{**row, "event": b"carried"}], INPUT)
-        with self._outputs.log.new_file(batch, "0.arrow") as stream:
+        with self._outputs.new_file(batch, "0.arrow") as stream:
             stream.write(as_arrow_stream(rows))
         return OutputFile(batch, OutputKind.CARRIED, name="0.arrow", rows=1)
 

@@ -33,7 +33,7 @@ class InOneProcess(Batches):
         for name in ("offsets", "commits"):
             (self._checkpoint / name / str(batch - KEPT_BY_SPARK)).unlink(missing_ok=True)
         # A task of an earlier try has left a file.
-        with self._outputs.log.new_file(batch, f"left-{task}.arrow") as stream:
+        with self._outputs.new_file(batch, f"left-{task}.arrow") as stream:
             stream.write(b"left")
         return [*self._outputs_of(batch, task, now, rows)]
 

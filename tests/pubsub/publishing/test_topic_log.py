@@ -31,9 +31,9 @@ def topic_log(tmp_path: Path) -> TopicLog:
 def test_staged_rows_are_read_as_messages(topic_log: TopicLog) -> None:
     file = topic_log.stage(7, 3, 0, [rows(a=[1, 2]), rows(a=[3])], None)
     assert file is not None
-    topic_log.seal(7, TopicManifest(7, (file,)).to_json())
+    topic_log.seal(TopicManifest(7, (file,)))
 
-    found = topic_log.manifest(7, TopicManifest.from_json)
+    found = topic_log.manifest(7)
 
     assert found == TopicManifest(7, (file,))
     assert (file.partition, file.rows, file.parts) == (3, 3, ((7, 2), (7, 1)))
@@ -114,16 +114,16 @@ def test_a_batch_that_is_run_again_replaces_its_unseen_rows(topic_log: TopicLog)
     tries = [file for file in staged if file is not None]
     assert len(tries) == 2
     for file in tries:
-        topic_log.seal(4, TopicManifest(4, (file,)).to_json())
+        topic_log.seal(TopicManifest(4, (file,)))
 
-    manifest = topic_log.manifest(4, TopicManifest.from_json)
+    manifest = topic_log.manifest(4)
 
     assert manifest == TopicManifest(4, (tries[1],))
     assert tries[0].name != tries[1].name
 
 
 def test_a_batch_that_published_nothing_has_no_manifest(topic_log: TopicLog) -> None:
-    assert topic_log.manifest(3, TopicManifest.from_json) is None
+    assert topic_log.manifest(3) is None
 
 
 def test_partitions_are_shared_out_over_publishers() -> None:
@@ -139,18 +139,18 @@ def test_old_batches_are_deleted_and_reported_as_not_retained(topic_log: TopicLo
         staged = topic_log.stage(batch, 0, 0, [rows(a=[batch])], None)
         assert staged is not None
         files[batch] = staged
-        topic_log.seal(batch, TopicManifest(batch, (files[batch],)).to_json())
+        topic_log.seal(TopicManifest(batch, (files[batch],)))
 
     topic_log.keep_from(5)
 
     assert topic_log.kept_from() == 5
     for batch in (1, 4):
         with pytest.raises(PubSubError, match=f"the rows of batch {batch} on topic totals are no longer retained"):
-            topic_log.manifest(batch, TopicManifest.from_json)
+            topic_log.manifest(batch)
     with pytest.raises(PubSubError, match="the rows of batch 1 on topic totals are no longer retained"):
         decoded(topic_log, 1, files[1])
-    assert topic_log.manifest(5, TopicManifest.from_json) == TopicManifest(5, (files[5],))
-    assert topic_log.manifest(6, TopicManifest.from_json) is None
+    assert topic_log.manifest(5) == TopicManifest(5, (files[5],))
+    assert topic_log.manifest(6) is None
     assert len(list(tmp_path.rglob("*.arrow"))) == 1
 
 
@@ -179,7 +179,7 @@ def test_a_damaged_manifest_is_named(topic_log: TopicLog, tmp_path: Path, text: 
     (folder / "1.json").write_text(text)
 
     with pytest.raises(CheckpointError, match=r"topics/totals/1\.json is damaged"):
-        topic_log.manifest(1, TopicManifest.from_json)
+        topic_log.manifest(1)
 
 
 def test_a_damaged_file_of_rows_is_named(topic_log: TopicLog, tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.pipelines.schema.store import SchemaStore
 from wallaroo_spark.sidecar.task_access import as_arrow_stream
 from wallaroo_spark.streams.places import table_of
-from wallaroo_spark.streams.rows import OutputKind, as_rows
-from wallaroo_spark.streams.tables.dataframes import HISTORY_DDL, RECORDS_DDL
+from wallaroo_spark.streams.rows import HISTORY_DDL, OutputKind, as_rows
+from wallaroo_spark.streams.tables.dataframes import TABLE_DDL
 from wallaroo_spark.streams.tables.mover import TableMover
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def test_a_query_that_follows_a_stream_has_each_record_once(
 
     expected = read_stream(spark, app.location, ORDERS)
     assert len(offsets(expected)) == 12
-    found = spark.read.schema(RECORDS_DDL).parquet(copy)
+    found = spark.read.schema(TABLE_DDL).parquet(copy)
     assert_df_equality(found.drop("extensions"), expected.drop("extensions"), ignore_row_order=True)
 
 
@@ -177,7 +177,7 @@ def test_a_declared_stream_without_records_is_empty_and_another_one_is_refused(
     schema.write_text("kind: Namespace\nname: shop\n---\nkind: Stream\nname: orders\nnamespace: shop\n")
     apply_files(SchemaStore(app.location), [str(schema)], 1.0)
 
-    assert_df_equality(read_stream(spark, app.location, ORDERS), spark.createDataFrame([], RECORDS_DDL))
+    assert_df_equality(read_stream(spark, app.location, ORDERS), spark.createDataFrame([], TABLE_DDL))
     for name, problem in (("shop/order", "it has shop/orders"), ("orders", "no namespace"), ("shop/a b", "' '")):
         with pytest.raises(ArgumentValueError, match=problem):
             read_stream(spark, app.location, name)

@@ -157,7 +157,7 @@ def test_drafts_that_a_killed_driver_has_left_are_deleted_by_the_next_one(app: A
     for draft in drafts:
         draft.write_text("{")
     TableMover(app.location).moved_to()
-    BatchOutputs(app.location).delete_drafts()
+    BatchOutputs(app.location).folder.delete_drafts()
 
     assert not any(draft.exists() for draft in drafts)
     assert (app.folder / "_wallaroo" / "batches" / "0.json").exists()

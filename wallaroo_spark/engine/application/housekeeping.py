@@ -55,7 +55,7 @@ class Housekeeping:
         A batch is moved after its commit, and a manifest is written after the commit of the batch before. Called once,
         at the start: it also finishes a move of a driver that has died, and deletes what that has half written.
         """
-        self._outputs.delete_drafts()
+        self._outputs.folder.delete_drafts()
         sealed = self._outputs.sealed()
         return max(self._mover.moved_to(), max(sealed) - 1 if sealed else -1)
 

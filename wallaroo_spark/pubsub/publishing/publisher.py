@@ -22,7 +22,7 @@ from wallaroo_spark.pubsub.messages import Closed, Data, Decoder, SubscriberHell
 from wallaroo_spark.pubsub.publishing.publication import BatchPart, Publication, Readings
 from wallaroo_spark.pubsub.publishing.settings import TopicSettings
 from wallaroo_spark.pubsub.publishing.staging import PartitionTenancy
-from wallaroo_spark.pubsub.publishing.topic_log import StagedFile, TopicLog, TopicManifest
+from wallaroo_spark.pubsub.publishing.topic_log import StagedFile, TopicLog
 from wallaroo_spark.pubsub.topic_catalog import PublisherProgress, TopicCatalog, leases_of
 from wallaroo_spark.runtime.service import ServiceShell, ServiceThread, new_holder, serve
 from wallaroo_spark.storage.locations import Location
@@ -127,7 +127,7 @@ class PublisherService(ServiceShell[_SubscriberPeer, PartitionTenancy]):
         self.machine.begin(newest, oldest, {batch: parts for batch, parts in epochs.items() if parts})
 
     def _parts(self, batch: int) -> list[BatchPart]:
-        manifest = self._topic_log.manifest(batch, TopicManifest.from_json)
+        manifest = self._topic_log.manifest(batch)
         files = manifest.of(self.setup.partition, self.settings.partitions) if manifest else ()
         return [
             BatchPart(tuple(dict.fromkeys(time for time, _ in file.parts)), file.bytes, (batch, file)) for file in files

@@ -113,7 +113,7 @@ class Topic(DriverHandle):
                 batch=staged.manifest.batch,
             )
         self._remember_schema(staged.schema)
-        self._topic_log.seal(staged.manifest.batch, staged.manifest.to_json())
+        self._topic_log.seal(staged.manifest)
         self._published = {staged.manifest.batch: staged.run} if staged.run else {}
         self._topic_log.keep_from(staged.manifest.batch - self._settings.retain)
 

@@ -114,7 +114,7 @@ class TopicIdentity:
     """Whether times are pairs."""
 
 
-class TopicLog(BatchLog):
+class TopicLog(BatchLog[TopicManifest]):
     """The folder of one topic beside a checkpoint. ``checkpoint`` is a path or a URI, as the session ``spark`` opens
     it.
 
@@ -124,7 +124,8 @@ class TopicLog(BatchLog):
     def __init__(self, checkpoint: Location, topic: str, spark: Any = None) -> None:
         self.checkpoint = checkpoint
         self.topic = topic
-        super().__init__(checkpoint, FOLDER, topic, not_kept=self._no_longer_kept, way_out=_WAY_OUT, spark=spark)
+        read, not_kept = TopicManifest.from_json, self._no_longer_kept
+        super().__init__(checkpoint, FOLDER, topic, read=read, not_kept=not_kept, way_out=_WAY_OUT, spark=spark)
 
     def identity(self, partitions: int, product: bool) -> str:
         """Return the identity of the topic's history. It is new when there is none, or when the shape has changed."""

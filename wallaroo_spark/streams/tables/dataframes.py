@@ -14,22 +14,13 @@ from wallaroo_spark.pipelines.schema.names import ObjectKey, name_problem
 from wallaroo_spark.pipelines.schema.store import SchemaStore
 from wallaroo_spark.storage.locations import open_location
 from wallaroo_spark.streams.places import history_of, table_of
-from wallaroo_spark.streams.rows import HistoryKind
+from wallaroo_spark.streams.rows import HISTORY_DDL, RECORDS_DDL, HistoryKind
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-RECORDS_DDL = (
-    "`offset` bigint, written_at timestamp, id string, source string, type string, subject string, time timestamp, "
-    "datacontenttype string, dataschema string, extensions map<string, string>, data binary, partition int"
-)
+TABLE_DDL = f"{RECORDS_DDL}, partition int"
 """The columns of a stream's table, as Spark's DDL."""
-HISTORY_DDL = (
-    "pipeline string, partition int, instance bigint, kind string, at timestamp, version bigint, stage string, "
-    "began_at timestamp, output binary, content_type string, target_stream string, target_partition int, "
-    "offsets array<bigint>, outcome string, reason string, birth bigint, attempts int"
-)
-"""The columns of the history, as Spark's DDL."""
 FOREVER_DAYS = 36_500
 """An age in days that no file has."""
 _NO_PATH = "PATH_NOT_FOUND"
@@ -51,7 +42,7 @@ def read_stream(spark: SparkSession, folder: str, stream: str) -> DataFrame:
             code="stream-unknown",
             stream=stream,
         )
-    found = _parquet(spark, table_of(folder, stream), RECORDS_DDL)
+    found = _parquet(spark, table_of(folder, stream), TABLE_DDL)
     if found is not None:
         return found
     declared = SchemaStore(folder, spark).newest().objects
@@ -63,7 +54,7 @@ def read_stream(spark: SparkSession, folder: str, stream: str) -> DataFrame:
             code="stream-unknown",
             stream=stream,
         )
-    return spark.createDataFrame([], RECORDS_DDL)
+    return spark.createDataFrame([], TABLE_DDL)
 
 
 def follow_stream(spark: SparkSession, folder: str, stream: str) -> DataFrame:
@@ -79,7 +70,7 @@ def follow_stream(spark: SparkSession, folder: str, stream: str) -> DataFrame:
     table = open_location(table_of(folder, stream), spark)
     # Spark's source refuses a folder that does not exist yet.
     table.filesystem.create_dir(table.root, recursive=True)
-    source = spark.readStream.schema(RECORDS_DDL)
+    source = spark.readStream.schema(TABLE_DDL)
     # By default, the source forgets files of more than a week before the newest one, and leaves late ones out.
     source = source.option("maxFileAge", f"{FOREVER_DAYS}d").option("ignoreMissingFiles", "true")
     return source.parquet(table_of(folder, stream))

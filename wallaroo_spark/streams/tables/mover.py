@@ -271,7 +271,7 @@ class TableMover:
 
     def _source(self, move: Move, number: int) -> str:
         """The path of the file that gets a name in the table: the one source, or the joined sources."""
-        paths = [self._outputs.log.file_of(batch, name) for batch, name in move.sources]
+        paths = [self._outputs.file_of(batch, name) for batch, name in move.sources]
         if len(paths) == 1:
             return paths[0]
         joined = self._folder.file(f"{number}.tmp")

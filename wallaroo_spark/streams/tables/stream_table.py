@@ -156,7 +156,7 @@ class TableReader:
         for batch in range(first, last + 1):
             file = self._files(batch).get(key)
             if file is not None:
-                index.add(Place(file.first or 0, file.last or 0, self._outputs.log.file_of(batch, file.name)))
+                index.add(Place(file.first or 0, file.last or 0, self._outputs.file_of(batch, file.name)))
 
     def _files(self, batch: int) -> dict[PartitionKey, OutputFile]:
         """The records of a committed batch, by partition. The manifest of a committed batch does not change."""
