@@ -6,9 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wallaroo_spark.pipelines.controller.stored.encoding import decode, encode
-from wallaroo_spark.pipelines.controller.stored.entries_of_kind import Changes, Entries
+from wallaroo_spark.pipelines.controller.stored.entries_of_kind import (
+    LARGE_BYTES,
+    PAGE_NUMBERS,
+    Changes,
+    Entries,
+    PagedEntries,
+)
 from wallaroo_spark.pipelines.controller.stored.key_state import Instance
-from wallaroo_spark.pipelines.controller.stored.pages import LARGE_BYTES, PAGE_NUMBERS, PagedEntries
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 
 NAMES = ("first", "second")

@@ -211,6 +211,12 @@ def test_a_mistake_is_named_with_its_place_and_the_way_out(text: str, problem: s
     assert found.startswith("line ")
 
 
+def test_a_permission_without_a_kind_is_for_an_object_of_any_kind() -> None:
+    token = "---\nkind: Token\nname: any\npermissions: [{access: all, namespace: shop, name: orders}]"
+
+    assert problems_of(SHOP + token) == []
+
+
 def test_all_mistakes_are_named_at_once_in_the_order_of_their_lines() -> None:
     text = SHOP.replace("partitions: 2", "partitions: none").replace("ttl: 7d", "ttl: long").replace("name: quote", "")
 

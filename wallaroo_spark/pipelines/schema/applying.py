@@ -10,14 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wallaroo_spark.errors import ConfigurationError, PipelineError
-from wallaroo_spark.pipelines.schema.changes import (
-    UNCHANGED,
-    ObjectChange,
-    access_note,
-    compare,
-    has_tokens,
-    refusals,
-)
+from wallaroo_spark.pipelines.schema.changes import UNCHANGED, ObjectChange, access_note, compare, has_tokens, refusals
 from wallaroo_spark.pipelines.schema.declarations import KINDS, Declaration
 from wallaroo_spark.pipelines.schema.documents import PlacedDeclaration, read_files
 from wallaroo_spark.pipelines.schema.names import ObjectKey, name_problem
@@ -82,7 +75,7 @@ def apply_files(
     objects = {**stored.objects, **{key: placed.declaration for key, placed in documents.items()}}
     check_objects(stored, objects, documents, problems)
     problems.refuse()
-    changes = compare(stored.objects, objects, iter(documents))
+    changes = compare(stored.objects, objects, documents)
     if branch is None and all(change.action == UNCHANGED for change in changes):
         note = f"nothing to change; the schema stays at version {stored.version}"
         return ApplyResult(stored.version, False, tuple(changes), note)
@@ -117,7 +110,7 @@ def delete_objects(
             "on stages without a token; nothing was deleted. Declare another Token first, or repeat it with --yes",
             code="last-token",
         )
-    changes = compare(stored.objects, objects, iter(keys))
+    changes = compare(stored.objects, objects, keys)
     return _write(store, stored, objects, changes, now, None, dry_run)
 
 

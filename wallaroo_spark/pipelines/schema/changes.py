@@ -5,7 +5,7 @@ The functions are pure. Source: ``docs/pipelines/schema.md#changes-of-a-living-a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,10 +47,9 @@ class ObjectChange:
         return {**key, "action": self.action, "fields": fields}
 
 
-def compare(before: Schema, after: Schema, keys: Iterator[ObjectKey] | None = None) -> list[ObjectChange]:
-    """Return the change of each of the objects ``keys``; without them, of all that are in one of the schemas."""
-    chosen = dict.fromkeys(keys) if keys is not None else dict.fromkeys([*before, *after])
-    return [_change(key, before, after) for key in chosen]
+def compare(before: Schema, after: Schema, keys: Iterable[ObjectKey]) -> list[ObjectChange]:
+    """Return the change of each of the objects ``keys``."""
+    return [_change(key, before, after) for key in dict.fromkeys(keys)]
 
 
 def refusals(before: Schema, after: Schema) -> Iterator[tuple[ObjectKey, str, str]]:

@@ -28,6 +28,12 @@ class _Range(NamedTuple):
     names: tuple[str, ...] = ()
     """Names of the values, from the least one on."""
 
+    def number(self, text: str) -> int:
+        """The number of a value, which may be outside the range; -1 for an unknown name."""
+        if text.isdecimal():
+            return int(text)
+        return self.first + self.names.index(text) if text in self.names else -1
+
 
 _FIELDS = (
     _Range("minute", 0, 59),
@@ -41,8 +47,8 @@ _LONGEST_DAYS = 366 * 9
 _DAY = timedelta(days=1)
 _ZONE = re.compile(r"(?!.{101})[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*")
 """A name of a time zone."""
-_STEP = re.compile(r"(.+?)(?:/([0-9]{1,4}))?")
-_SPAN = re.compile(r"([0-9]{1,4}|[a-z]{3})(?:-([0-9]{1,4}|[a-z]{3}))?")
+_VALUE = r"[0-9]{1,4}|[a-z]{3}"
+_PART = re.compile(rf"(?:\*|(?P<first>{_VALUE})(?:-(?P<last>{_VALUE}))?)(?:/(?P<step>[0-9]{{1,4}}))?")
 
 
 class Cron(NamedTuple):
@@ -163,13 +169,23 @@ def zone_problem(name: str) -> str:
 def next_time(cron: str, zone: str, after: int) -> int | None:
     """The first time behind ``after``; None when there is none within nine years. In milliseconds since 1970 UTC."""
     parsed, there = _parsed(cron), zone_of(zone)
-    return next((one for one in _forwards(parsed, there, after) if one > after), None)
+    # A skipped time may fall on the next day of the zone, so the search begins a day earlier.
+    begin = _day_of(after, there) - _DAY
+    days = (begin + number * _DAY for number in range(_LONGEST_DAYS))
+    return next((one for day in days for one in parsed.instants(day, there) if one > after), None)
 
 
 def newest_time(cron: str, zone: str, after: int, until: int) -> int | None:
     """The last time behind ``after`` that is not behind ``until``; None without one."""
     parsed, there = _parsed(cron), zone_of(zone)
-    return next((one for one in _backwards(parsed, there, after, until) if after < one <= until), None)
+    begin, end = _day_of(after, there) - _DAY, _day_of(until, there) + _DAY
+    days = (end - number * _DAY for number in range(min((end - begin).days, _LONGEST_DAYS) + 1))
+    times = (one for day in days for one in reversed(parsed.instants(day, there)))
+    return next((one for one in times if after < one <= until), None)
+
+
+def _day_of(millis: int, zone: tzinfo) -> date:
+    return datetime.fromtimestamp(millis / 1000, zone).date()
 
 
 @cache
@@ -177,57 +193,26 @@ def _parsed(text: str) -> Cron:
     return parse_cron(text)
 
 
-def _forwards(cron: Cron, zone: tzinfo, after: int) -> Iterator[int]:
-    # A skipped time may fall on the next day of the zone, so the search begins a day earlier.
-    day = datetime.fromtimestamp(after / 1000, zone).date() - _DAY
-    for _ in range(_LONGEST_DAYS):
-        yield from cron.instants(day, zone)
-        day += _DAY
-
-
-def _backwards(cron: Cron, zone: tzinfo, after: int, until: int) -> Iterator[int]:
-    day = datetime.fromtimestamp(until / 1000, zone).date() + _DAY
-    first = max(datetime.fromtimestamp(after / 1000, zone).date() - _DAY, day - _LONGEST_DAYS * _DAY)
-    while day >= first:
-        yield from reversed(cron.instants(day, zone))
-        day -= _DAY
-
-
 def _values(field: str, limits: _Range) -> Iterator[int]:
     for part in field.split(","):
-        stepped = _STEP.fullmatch(part)
-        step = int(stepped[2]) if stepped is not None and stepped[2] else 1
-        span = stepped[1] if stepped is not None else ""
-        if not step or stepped is None:
-            raise _not_a_value(part, limits)
-        if span == "*":
-            first, last = limits.first, limits.last
-        else:
-            found = _SPAN.fullmatch(span)
-            if found is None:
-                raise _not_a_value(part, limits)
-            first = _number(found[1], part, limits)
-            last = _number(found[2], part, limits) if found[2] else limits.last if stepped[2] else first
-        if first > last:
-            raise _not_a_value(part, limits)
-        yield from range(first, last + 1, step)
+        values = _part(part, limits)
+        if not values:
+            names = f", or {limits.names[0]} to {limits.names[-1]}" if limits.names else ""
+            raise ValueError(
+                f"{part!r} is no value of the {limits.title}; write *, a number from {limits.first} to {limits.last}"
+                f"{names}, a range such as 1-5, a step such as */5, or a list of these with commas"
+            )
+        yield from values
 
 
-def _number(text: str, part: str, limits: _Range) -> int:
-    if text.isdecimal():
-        value = int(text)
-    elif text in limits.names:
-        value = limits.first + limits.names.index(text)
-    else:
-        raise _not_a_value(part, limits)
-    if not limits.first <= value <= limits.last:
-        raise _not_a_value(part, limits)
-    return value
-
-
-def _not_a_value(part: str, limits: _Range) -> ValueError:
-    names = f", or {limits.names[0]} to {limits.names[-1]}" if limits.names else ""
-    return ValueError(
-        f"{part!r} is no value of the {limits.title}; write *, a number from {limits.first} to {limits.last}{names}, a "
-        "range such as 1-5, a step such as */5, or a list of these with commas"
-    )
+def _part(text: str, limits: _Range) -> range:
+    """The values of one part of a field; none for a text that is no such part."""
+    found = _PART.fullmatch(text)
+    step = 0 if found is None else int(found["step"] or 1)
+    if found is None or not step:
+        return range(0)
+    first, last = limits.first, limits.last
+    if found["first"]:
+        first = limits.number(found["first"])
+        last = limits.number(found["last"]) if found["last"] else last if found["step"] else first
+    return range(first, last + 1, step) if limits.first <= first <= last <= limits.last else range(0)

@@ -6,7 +6,8 @@ them under its own name, because a change of another object has caused them. Sou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
+from typing import NamedTuple
 
 from wallaroo_spark.pipelines.schema import declarations
 from wallaroo_spark.pipelines.schema.cron import zone_problem
@@ -14,7 +15,6 @@ from wallaroo_spark.pipelines.schema.documents import MOST_OBJECTS, PlacedDeclar
 from wallaroo_spark.pipelines.schema.names import ROOT_EVENT, ObjectKey, stream_key
 from wallaroo_spark.pipelines.schema.problems import Problems
 from wallaroo_spark.texts import hint
-from wallaroo_spark.yaml_reader import FilePosition
 
 Schema = Mapping[ObjectKey, declarations.Declaration]
 """The objects of an application, by their keys."""
@@ -54,131 +54,126 @@ def validate(schema: Schema, given: Mapping[ObjectKey, PlacedDeclaration], probl
     if len(schema) > MOST_OBJECTS:
         problems.add("the schema", f"there are {len(schema)} objects, and {MOST_OBJECTS} are permitted; divide it")
         return
-    check = _Check(schema, given, problems)
-    for declaration in schema.values():
-        check.declaration(declaration)
+    known = {*schema, *(key for key in problems.unread if key is not None)}
+    check = _Check(known, {key.name for key in known if key.kind == declarations.NamespaceDeclaration.kind})
+    for key, declaration in schema.items():
+        placed = given.get(key)
+        for path, text in check.declaration(declaration):
+            problems.add(f"the stored {key}" if placed is None else placed.source.at(*path), text)
 
 
-class _Check:
+_Path = tuple[str | int, ...]
+_Found = Iterator[tuple[_Path, str]]
+"""Problems of an object: the path of a field, and the text."""
+
+
+class _Check(NamedTuple):
     """The checks of the objects of one schema."""
 
-    def __init__(self, schema: Schema, given: Mapping[ObjectKey, PlacedDeclaration], problems: Problems) -> None:
-        self._given = given
-        self._problems = problems
-        self._known = {*schema, *(key for key in problems.unread if key is not None)}
-        self._namespaces = {key.name for key in self._known if key.kind == declarations.NamespaceDeclaration.kind}
+    known: Set[ObjectKey]
+    """The objects that are there."""
+    namespaces: Set[str]
+    """The names of the namespaces."""
 
-    def declaration(self, declaration: declarations.Declaration) -> None:
+    def declaration(self, one: declarations.Declaration) -> _Found:
         """Check one object."""
-        key = declaration.key
-        if key.namespace and key.namespace not in self._namespaces:
-            remedy = hint(key.namespace, self._namespaces, "there are", "there is none")
-            text = (
-                f"namespace {key.namespace!r} is not declared; {remedy}, or add: kind: Namespace, name: {key.namespace}"
+        key = one.key
+        if key.namespace:
+            yield from self._namespace(
+                ("namespace",), key.namespace, f", or add: kind: Namespace, name: {key.namespace}"
             )
-            self._add(key, ("namespace",), text)
-        if isinstance(declaration, declarations.StreamDeclaration) and declaration.retry.dead_letter_stream:
-            letters = declaration.retry.dead_letter_stream
-            self._stream(key, ("retry", "deadLetterStream"), "deadLetterStream", letters)
-        if isinstance(declaration, declarations.PipelineDeclaration):
-            self._stream(key, ("inputStream",), "inputStream", declaration.input_stream)
-            self._stages(declaration)
-        if isinstance(declaration, declarations.ScheduleDeclaration) and (declaration.stream or declaration.exchange):
-            field = "stream" if declaration.stream else "exchange"
-            self._named(key, (field,), f"{field} is {getattr(declaration, field)!r}", declaration.target_key)
-        if isinstance(declaration, declarations.TokenDeclaration):
-            self._permissions(declaration)
+        match one:
+            case declarations.StreamDeclaration():
+                letters = one.retry.dead_letter_stream
+                yield from self._stream(("retry", "deadLetterStream"), letters, key.namespace)
+            case declarations.PipelineDeclaration():
+                yield from self._stream(("inputStream",), one.input_stream, key.namespace)
+                yield from self._stages(one)
+            case declarations.ScheduleDeclaration() if one.stream or one.exchange:
+                field = "stream" if one.stream else "exchange"
+                yield from self._named((field,), f"{field} is {getattr(one, field)!r}", one.target_key)
+            case declarations.TokenDeclaration():
+                for number, permission in enumerate(one.permissions):
+                    yield from self._permission(("permissions", number), permission)
 
-    def _add(self, key: ObjectKey, path: tuple[str | int, ...], text: str) -> None:
-        placed = self._given.get(key)
-        place: FilePosition | str = f"the stored {key}" if placed is None else placed.source.at(*path)
-        self._problems.add(place, text)
+    def _namespace(self, path: _Path, name: str, remedy: str = "") -> _Found:
+        if name not in self.namespaces:
+            known = hint(name, self.namespaces, "there are", "there is none")
+            yield path, f"namespace {name!r} is not declared; {known}{remedy}"
 
-    def _stream(self, key: ObjectKey, path: tuple[str | int, ...], title: str, name: str) -> None:
+    def _stream(self, path: _Path, name: str, namespace: str) -> _Found:
         if name:
-            self._named(key, path, f"{title} is {name!r}", stream_key(name, key.namespace))
+            field = next(one for one in reversed(path) if isinstance(one, str))
+            yield from self._named(path, f"{field} is {name!r}", stream_key(name, namespace))
 
-    def _named(self, key: ObjectKey, path: tuple[str | int, ...], given: str, wanted: ObjectKey) -> None:
+    def _named(self, path: _Path, given: str, wanted: ObjectKey) -> _Found:
         """Check that an object which another one names is declared; ``given`` says where it is named."""
-        if wanted in self._known:
+        if wanted in self.known:
             return
         kind = wanted.kind.lower()
-        others = [other for other in self._known if other.kind == wanted.kind]
+        others = [other for other in self.known if other.kind == wanted.kind]
         if beside := [other.name for other in others if other.namespace == wanted.namespace]:
             remedy = hint(wanted.name, beside, "the namespace has", "")
         else:
             remedy = hint(wanted.path, [other.path for other in others], "there are", f"no {kind} is declared")
-        self._add(key, path, f"{given}, and there is no {kind} {wanted.path}; {remedy}")
+        yield path, f"{given}, and there is no {kind} {wanted.path}; {remedy}"
 
-    def _stages(self, pipeline: declarations.PipelineDeclaration) -> None:
+    def _stages(self, pipeline: declarations.PipelineDeclaration) -> _Found:
         first: dict[str, int] = {}
         for number, stage in enumerate(pipeline.stages):
-            path = ("stages", number, "name")
+            path = ("stages", number)
             if stage.name == ROOT_EVENT:
                 text = "a stage is named root_event, which stands for the event that started the instance; rename it"
-                self._add(pipeline.key, path, text)
+                yield (*path, "name"), text
             if stage.name in first:
                 text = f"stage {stage.name!r} is declared twice, first as stages[{first[stage.name]}]; rename one"
-                self._add(pipeline.key, path, text)
+                yield (*path, "name"), text
             first.setdefault(stage.name, number)
-            self._stage(pipeline, stage, number)
+            yield from self._order(path, pipeline, stage)
+            for place, name in enumerate(stage.stream_outputs):
+                yield from self._stream((*path, "streamOutputs", place), name, pipeline.namespace)
+            letters = stage.retry.dead_letter_stream
+            yield from self._stream((*path, "retry", "deadLetterStream"), letters, pipeline.namespace)
         for cycle in cycles(pipeline.stages):
             arrows = " → ".join([*cycle, cycle[0]])
             text = f"stages wait for each other in a cycle: {arrows}; remove one of these from after or dependencies"
-            self._add(pipeline.key, ("stages", first[cycle[0]]), text)
+            yield ("stages", first[cycle[0]]), text
 
-    def _stage(
-        self, pipeline: declarations.PipelineDeclaration, stage: declarations.StageDeclaration, number: int
-    ) -> None:
-        key = pipeline.key
+    def _order(
+        self, path: _Path, pipeline: declarations.PipelineDeclaration, stage: declarations.StageDeclaration
+    ) -> _Found:
+        """Check the stages that a stage names, and those that name it."""
         names = {other.name for other in pipeline.stages}
         for field, wanted in (("after", stage.after), ("dependencies", stage.dependencies)):
             for place, name in enumerate(wanted):
-                path = ("stages", number, field, place)
+                at = (*path, field, place)
                 if name == stage.name:
-                    self._add(key, path, f"stage {name!r} has itself in {field}; remove it")
+                    yield at, f"stage {name!r} has itself in {field}; remove it"
                 elif name == ROOT_EVENT and field == "after":
-                    self._add(key, path, "root_event is no stage, and an instance begins with it; remove it from after")
+                    yield at, "root_event is no stage, and an instance begins with it; remove it from after"
                 elif name not in names and name != ROOT_EVENT:
                     remedy = hint(name, names - {stage.name}, "there are", "there is no other stage")
-                    self._add(
-                        key, path, f"stage {stage.name!r} has {name!r} in {field}, and no stage is so named; {remedy}"
-                    )
+                    yield at, f"stage {stage.name!r} has {name!r} in {field}, and no stage is so named; {remedy}"
                 elif field == "after" and name in stage.dependencies:
-                    text = f"stage {stage.name!r} has {name!r} in after and in dependencies; remove it from after"
-                    self._add(key, path, text)
-        if stage.output == "optional":
-            dependents = [other.name for other in pipeline.stages if stage.name in other.dependencies]
-            if dependents:
-                text = (
-                    f"output of stage {stage.name!r} is optional, and stage {dependents[0]!r} depends on it; write "
-                    "required, or name the stage in after in place of dependencies"
-                )
-                self._add(key, ("stages", number, "output"), text)
-        for place, name in enumerate(stage.stream_outputs):
-            self._stream(key, ("stages", number, "streamOutputs", place), "streamOutputs", name)
-        if stage.retry.dead_letter_stream:
-            at = ("stages", number, "retry", "deadLetterStream")
-            self._stream(key, at, "deadLetterStream", stage.retry.dead_letter_stream)
+                    yield at, f"stage {stage.name!r} has {name!r} in after and in dependencies; remove it from after"
+        dependents = [other.name for other in pipeline.stages if stage.name in other.dependencies]
+        if stage.output == "optional" and dependents:
+            text = (
+                f"output of stage {stage.name!r} is optional, and stage {dependents[0]!r} depends on it; write "
+                "required, or name the stage in after in place of dependencies"
+            )
+            yield (*path, "output"), text
 
-    def _permissions(self, token: declarations.TokenDeclaration) -> None:
-        for number, permission in enumerate(token.permissions):
-            if permission.namespace and permission.namespace not in self._namespaces:
-                remedy = hint(permission.namespace, self._namespaces, "there are", "there is none")
-                path = ("permissions", number, "namespace")
-                self._add(token.key, path, f"namespace {permission.namespace!r} is not declared; {remedy}")
-            elif permission.name:
-                kinds = (permission.kind,) if permission.kind else None
-                known = {
-                    key.name
-                    for key in self._known
-                    if key.namespace == permission.namespace and (kinds is None or key.kind in kinds)
-                }
-                if permission.name not in known:
-                    thing = permission.kind or "object"
-                    remedy = hint(permission.name, known, "there are", f"the namespace has no {thing}")
-                    text = f"{permission.namespace}/{permission.name} is not declared as {thing}; {remedy}"
-                    self._add(token.key, ("permissions", number, "name"), text)
+    def _permission(self, path: _Path, permission: declarations.Permission) -> _Found:
+        namespace, name, kind = permission.namespace, permission.name, permission.kind
+        if namespace and namespace not in self.namespaces:
+            yield from self._namespace((*path, "namespace"), namespace)
+        elif name:
+            known = {key.name for key in self.known if key.namespace == namespace and kind in (None, key.kind)}
+            if name not in known:
+                thing = kind or "object"
+                remedy = hint(name, known, "there are", f"the namespace has no {thing}")
+                yield (*path, "name"), f"{namespace}/{name} is not declared as {thing}; {remedy}"
 
 
 def cycles(stages: Iterable[declarations.StageDeclaration]) -> Iterator[list[str]]:

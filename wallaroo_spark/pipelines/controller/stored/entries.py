@@ -7,8 +7,7 @@ from typing import Any
 
 from wallaroo_spark.pipelines.controller.messages.values import Delivery, PartitionKey, StatementId
 from wallaroo_spark.pipelines.controller.stored import key_state
-from wallaroo_spark.pipelines.controller.stored.entries_of_kind import Changes, Entries, Stored
-from wallaroo_spark.pipelines.controller.stored.pages import PagedEntries
+from wallaroo_spark.pipelines.controller.stored.entries_of_kind import Changes, Entries, PagedEntries, Stored
 from wallaroo_spark.pipelines.controller.stored.seen_ids import SeenCache, SeenIds
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 

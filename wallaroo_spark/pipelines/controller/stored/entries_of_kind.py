@@ -2,6 +2,10 @@
 
 The shell gives the stored entries as a mapping of bytes to bytes, and writes the changes back. So a batch costs what it
 touches, and not what is stored.
+
+An access to the state crosses two processes, and costs more than all that is done with a small entry. So entries whose
+keys end with consecutive numbers share a *page*, which is one stored entry: their bytes by number. A large one is
+stored alone, and its page has no bytes for it. Source: ``docs/pipelines/design.md#the-state-of-a-key``.
 """
 
 from __future__ import annotations
@@ -91,3 +95,51 @@ class Entries(Generic[K, V]):
 
     def _stored_keys(self) -> set[K]:
         return {decode(key[1:]) for key in self._stored if key[:1] == self._kind}
+
+
+PAGE_NUMBERS = 32
+"""Numbers of a page. A change of one entry writes its whole page, 32 KiB at most."""
+LARGE_BYTES = 1024
+"""An entry with more bytes is stored alone."""
+_ALONE = b""
+
+P = TypeVar("P", bound=tuple[Any, ...])
+
+
+class PagedEntries(Entries[P, V]):
+    """The entries of one kind in pages; ``kind`` is the first byte of entries that are stored alone."""
+
+    def __init__(self, stored: Stored, kind: bytes, page_kind: bytes) -> None:
+        super().__init__(stored, kind)
+        self._pages: Entries[tuple[Any, ...], dict[int, bytes]] = Entries(stored, page_kind)
+
+    def take_changes(self) -> Changes:
+        """The changed entries as bytes; they count as stored from now on."""
+        return super().take_changes() | self._pages.take_changes()
+
+    def _read(self, key: P) -> bytes | None:
+        data = (self._pages.get(_page_of(key)) or {}).get(key[-1])
+        return super()._read(key) if data == _ALONE else data
+
+    def _write(self, key: P, data: bytes | None, changes: Changes) -> None:
+        name, number = _page_of(key), key[-1]
+        page = self._pages.get(name) or {}
+        is_large = data is not None and len(data) > LARGE_BYTES
+        if is_large or page.get(number) == _ALONE:
+            super()._write(key, data if is_large else None, changes)
+        if data is not None:
+            self._pages.put(name, dict(sorted({**page, number: _ALONE if is_large else data}.items())))
+        elif rest := {other: one for other, one in page.items() if other != number}:
+            self._pages.put(name, rest)
+        else:
+            self._pages.remove(name)
+
+    def _stored_keys(self) -> set[P]:
+        keys: set[Any] = {
+            (*name[:-1], number) for name in self._pages.all_keys() for number in self._pages.get(name) or ()
+        }
+        return keys
+
+
+def _page_of(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (*key[:-1], key[-1] // PAGE_NUMBERS)
