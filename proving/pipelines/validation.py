@@ -103,5 +103,5 @@ def _check_transactions(head: Head, entries: KeyEntries, open_deliveries: Counte
 
 
 def _check_seen(head: Head, entries: KeyEntries) -> None:
-    offsets = entries.seen.remembered().values()
+    offsets = [offset for _, _, offset in entries.seen.all()]
     assert sorted(offsets) == list(range(head.seen_from, head.last + 1)), (head.seen_from, offsets)

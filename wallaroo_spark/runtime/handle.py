@@ -199,6 +199,8 @@ class DriverHandle:
     """What each of its tasks is, such as ``worker``."""
     LOCK: ClassVar[str]
     """The lock of the name in the handle's registry."""
+    IN_USE: ClassVar[str] = "name-in-use"
+    """The code of the error for a name that another driver has."""
 
     def __init__(self, name: str, spark: Any, registry: str, lease_seconds: float) -> None:
         self.name = name
@@ -336,8 +338,9 @@ class DriverHandle:
         return ConfigurationError(
             f"{self.KIND} {self.name!r} is run by another driver ({other}){self._elsewhere()}; stop it, or give this "
             "one another name",
-            code="name-in-use",
+            code=self.IN_USE,
             name=self.name,
+            owner=other,
         )
 
     def _elsewhere(self) -> str:

@@ -109,6 +109,6 @@ def is_permanent(error: Exception) -> bool:
     return any(_LACKING.match(line.strip()) or _REFUSED.match(line.strip()) for line in str(error).splitlines())
 
 
-def is_slow_start(error: Exception | str) -> bool:
+def is_slow_start(error: BaseException | str) -> bool:
     """Whether a job or a query failed because a process of Spark did not start in time, as on a loaded machine."""
     return _SLOW_PROCESS in str(error)

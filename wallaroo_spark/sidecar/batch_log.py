@@ -28,7 +28,7 @@ T = TypeVar("T")
 _KEPT = "kept.json"
 
 
-class Manifest(Protocol):
+class BatchManifest(Protocol):
     """The manifest of a batch."""
 
     @property
@@ -39,7 +39,7 @@ class Manifest(Protocol):
         """Encode as a file."""
 
 
-M = TypeVar("M", bound=Manifest)
+M = TypeVar("M", bound=BatchManifest)
 
 
 class BatchLog(Generic[M]):

@@ -32,20 +32,17 @@ class Query:
         """It has ended."""
 
 
-def failing(monkeypatch: pytest.MonkeyPatch, *errors: str) -> tuple[Application, Callable[[], int]]:
+def failing(*errors: str) -> tuple[Application, Callable[[], int]]:
     """An application whose queries end with these errors, one after another; and the number of those not started."""
     left = [Query(error) for error in errors]
-    monkeypatch.setattr(module, "start_query", lambda session, plan: left.pop(0))
     application: Any = Application(None, "/data/shop")
-    application._plan = object()
+    application._make_query = lambda: left.pop(0)
     application._query = left.pop(0)
     return application, lambda: len(left)
 
 
-def test_a_query_with_a_slow_process_is_started_again(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    application, left = failing(monkeypatch, SLOW, SLOW, "java.io.IOException: no room")
+def test_a_query_with_a_slow_process_is_started_again(caplog: pytest.LogCaptureFixture) -> None:
+    application, left = failing(SLOW, SLOW, "java.io.IOException: no room")
 
     application._await_query()
 
@@ -59,8 +56,8 @@ def test_a_query_with_a_slow_process_is_started_again(
     assert failed.value.code == "query-failed"
 
 
-def test_that_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    application, left = failing(monkeypatch, *[SLOW] * (module.MOST_STARTS + 1))
+def test_that_has_an_end() -> None:
+    application, left = failing(*[SLOW] * (module.MOST_STARTS + 1))
 
     application._await_query()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 from wallaroo_spark.engine.application.driver_inbox import DriverInbox, Retention
 from wallaroo_spark.pipelines.controller.messages.events import RecordsExpired
@@ -10,6 +11,7 @@ from wallaroo_spark.pipelines.controller.stored.encoding import decode
 from wallaroo_spark.pipelines.schema.declarations import StreamDeclaration
 from wallaroo_spark.pipelines.schema.store import StoredSchema
 from wallaroo_spark.streams.inbox import InboxPosition, InboxReader
+from wallaroo_spark.streams.tables.mover import TableMover
 
 KEPT = StreamDeclaration(name="kept", namespace="shop")
 SHORT = StreamDeclaration(name="short", namespace="shop", partitions=2, ttl=60.0)
@@ -45,7 +47,7 @@ def told(folder: Path) -> list[tuple[int, object]]:
 def test_only_streams_with_a_ttl_are_looked_at(tmp_path: Path) -> None:
     tables = Tables()
 
-    Retention(tables, DriverInbox(str(tmp_path))).look(SCHEMA, NOW, {})
+    Retention(cast(TableMover, tables), DriverInbox(str(tmp_path))).look(SCHEMA, NOW, {})
 
     assert tables.asked == [("shop/short", 0, NOW - 60_000), ("shop/short", 1, NOW - 60_000)]
     assert told(tmp_path) == []
@@ -53,7 +55,7 @@ def test_only_streams_with_a_ttl_are_looked_at(tmp_path: Path) -> None:
 
 def test_files_are_deleted_once_the_key_has_heard_of_it(tmp_path: Path) -> None:
     tables = Tables()
-    retention = Retention(tables, DriverInbox(str(tmp_path)))
+    retention = Retention(cast(TableMover, tables), DriverInbox(str(tmp_path)))
     tables.old = {1: 8}
 
     retention.look(SCHEMA, NOW, {})

@@ -72,7 +72,7 @@ def look(shell: Shell, rows: Sequence[InputRow], aside: SetAside = NOTHING) -> l
 def go_on(shell: Shell, rows: Sequence[InputRow], found: Sequence[FailedRow]) -> list[i.Instruction]:
     """Take the turn without what was found."""
     shell.now += 10
-    aside = pickle.loads(pickle.dumps(SetAside.of([FailedRow.from_json(one.to_json().encode()) for one in found])))
+    aside = pickle.loads(pickle.dumps(SetAside.of(*(FailedRow.from_json(one.to_json().encode()) for one in found))))
     shell.result = take_turn(ORDERS, shell.now, rows, shell.entries, shell.table, shell.functions, aside=aside)
     shell.entries.write(shell.result.changes)
     shell.table.records += shell.result.fresh

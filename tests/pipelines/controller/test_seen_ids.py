@@ -49,7 +49,7 @@ def test_ids_are_remembered_as_by_a_naive_model(
                     stored.pop(key, None)
                 else:
                     stored[key] = value
-            remembered = SeenIds(ORDERS, stored, head).remembered()
+            remembered = {digest: offset for digest, _, offset in SeenIds(ORDERS, stored, head).all()}
             assert sorted(remembered, key=remembered.__getitem__) == [digest(number) for number, _ in model]
             assert len(stored) == len(head.seen_chunks)
     finally:

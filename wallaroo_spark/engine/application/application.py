@@ -15,32 +15,18 @@ from typing import Any
 
 from wallaroo_spark.checkpoint import CheckpointFiles, CommitThread
 from wallaroo_spark.checkpoint.power_loss import forget_torn_files
-from wallaroo_spark.engine.application import checks
-from wallaroo_spark.engine.application.declared_functions import declared_functions
+from wallaroo_spark.engine.application import checks, query
 from wallaroo_spark.engine.application.driver_inbox import DriverInbox, dismissals
 from wallaroo_spark.engine.application.folder_lock import FolderLock
 from wallaroo_spark.engine.application.housekeeping import Housekeeping
-from wallaroo_spark.engine.application.query import (
-    PARTITIONS,
-    QueryPlan,
-    query_session,
-    start_query,
-    state_partitions,
-    tasks_beside,
-)
+from wallaroo_spark.engine.application.query import QueryPlan, start_query
 from wallaroo_spark.engine.application.schema_watch import SchemaWatch
 from wallaroo_spark.engine.application.settings import STATUS_PAGE, ApplicationSettings
 from wallaroo_spark.engine.failures.isolation import FailedRows, publish_letters
 from wallaroo_spark.engine.failures.set_aside import SetAside
 from wallaroo_spark.engine.observing.observer import Observer
 from wallaroo_spark.engine.source import InputOffset
-from wallaroo_spark.errors import (
-    ConfigurationError,
-    PipelineError,
-    WallarooError,
-    one_line,
-    split_code,
-)
+from wallaroo_spark.errors import PipelineError, WallarooError, one_line, split_code
 from wallaroo_spark.gateway.service import GatewaySetup
 from wallaroo_spark.observe.application import ApplicationStatus
 from wallaroo_spark.observe.causes import with_cause
@@ -83,7 +69,7 @@ class Application(DriverHandle):
     cannot work, before anything starts.
     """
 
-    KIND, TASK, LOCK = "application", "gateway", LOCK
+    KIND, TASK, LOCK, IN_USE = "application", "gateway", LOCK, "application-in-use"
 
     @takes_settings(ApplicationSettings)
     def __init__(self, settings: ApplicationSettings) -> None:
@@ -92,11 +78,8 @@ class Application(DriverHandle):
         self._ended = threading.Event()
         self._failure: WallarooError | None = None
         self._failing = threading.Lock()
-        self._session: Any = None
-        self._plan: QueryPlan | None = None
+        self._make_query: Callable[[], Any] = lambda: None
         self._query: Any = None
-        self._files: CheckpointFiles | None = None
-        self._schema: SchemaStore | None = None
         self._follower: CommitThread | None = None
         self._housekeeping: Housekeeping | None = None
         self._watch: SchemaWatch | None = None
@@ -200,13 +183,13 @@ class Application(DriverHandle):
         if settings.delta:
             DeltaLogs(for_tasks(settings.folder, self._spark))
         spark_checks.registry_reach(settings.registry, self._spark.sparkContext.master)
-        self._schema = SchemaStore(settings.folder, self._spark)
+        schemas = SchemaStore(settings.folder, self._spark)
         if settings.schema_files:
-            applied = apply_files(self._schema, settings.schema_files, time.time())
+            applied = apply_files(schemas, settings.schema_files, time.time())
             log.info("application %s: schema: %s", self.name, applied.note)
-        schema = self._schema.newest()
+        schema = schemas.newest()
         checks.schema(schema, settings.folder)
-        functions = declared_functions(schema.objects)
+        functions = checks.declared_functions(schema.objects)
         checks.functions_of_driver(functions)
         checks.executors(self._spark, functions)
         spark_checks.task_slots(self._spark, settings.gateways, kind="gateways")
@@ -217,9 +200,8 @@ class Application(DriverHandle):
         leases = self._take_name(
             lambda url: application_registry(url, self.name, lease_seconds=settings.lease_seconds), settings.gateways
         )
-        self._files = CheckpointFiles(checkpoint_of(settings.folder), self._spark, fsync=settings.fsync)
         jobs = self._make_jobs(settings.gateways, self._gateways())
-        self._prepare_query(schema, leases)
+        self._prepare_query(schema, leases, self._folder_lock)
         jobs.start()
         self._rounds.start(self._round, self._fail)
         # The query comes second: Spark gives a process of it ten seconds to start, and those of gateways compete.
@@ -248,15 +230,13 @@ class Application(DriverHandle):
         )
         return lambda *numbers: _gateway(setup.of(*numbers), log_settings)
 
-    def _prepare_query(self, schema: StoredSchema, leases: Registry) -> None:
-        settings, files = self._settings, self._files
-        assert files is not None
+    def _prepare_query(self, schema: StoredSchema, leases: Registry, folder_lock: FolderLock) -> None:
+        settings = self._settings
+        files = CheckpointFiles(checkpoint_of(settings.folder), self._spark, fsync=settings.fsync)
         self._forget_torn_files(files)
-        recorded = files.settings().get(PARTITIONS)
-        partitions = state_partitions(
-            settings.state_partitions, int(recorded) if recorded else None, tasks_beside(self._spark, settings.gateways)
-        )
-        self._session = query_session(self._spark, partitions)
+        recorded, tasks = files.settings().get(query.PARTITIONS), query.tasks_beside(self._spark, settings.gateways)
+        wanted = query.state_partitions(settings.state_partitions, int(recorded) if recorded else None, tasks)
+        session = query.query_session(self._spark, wanted)
         inbox, gauges = DriverInbox(settings.folder, self._spark), GaugeFile(settings.folder, self._spark)
         self._housekeeping = Housekeeping(files, settings, inbox, gauges)
         checks.checkpoint(files.committed(), self._housekeeping.newest_committed(), settings.folder)
@@ -265,20 +245,19 @@ class Application(DriverHandle):
             known.require_claims(InputOffset.from_json(planned[0]).inbox)
         if events := dismissals(schema, known, settings.gateways):
             inbox.write(events)
-        in_tasks = for_tasks(settings.folder, self._spark)
-        assert self._folder_lock is not None
         aside = FailedRows(settings.folder, self._spark, aside=True)
         publish_letters(aside, inbox)
-        self._plan = QueryPlan(
+        plan = QueryPlan(
             self.name,
             settings.folder,
-            in_tasks,
+            for_tasks(settings.folder, self._spark),
             settings.max_rows,
             files.local_folder,
-            self._folder_lock.require,
+            folder_lock.require,
             settings.fsync,
-            SetAside.of(aside.all()),
+            SetAside.of(*aside.all()),
         )
+        self._make_query = lambda: start_query(session, plan)
         self._failed_until = files.committed()
         self._watch = SchemaWatch(SchemaStore(settings.folder, self._spark), self.name)
         self._follower = CommitThread(files, lambda: self._committed(files.committed()), f"application {self.name}")
@@ -302,10 +281,8 @@ class Application(DriverHandle):
             )
 
     def _start_query(self) -> None:
-        assert self._plan is not None
         assert self._follower is not None
-        self._query = start_query(self._session, self._plan)
-        self._query_started()
+        self._run_query()
         self._follower.start()
         self._query_thread = threading.Thread(
             target=self._await_query, name=f"wallaroo-application-{self.name}-query", daemon=True
@@ -331,43 +308,35 @@ class Application(DriverHandle):
         A query is started again that failed because a process of Spark did not start in time. It is a matter of the
         machine's load, and Spark has no setting for the limit.
         """
-        error: WallarooError | None = None
-        plan = self._plan
-        assert plan is not None
-        for starts in range(1, MOST_STARTS + 1):
-            try:
-                self._query.awaitTermination()
-                error = None
-            except Exception as failure:
-                error = _failed(failure)
-            if self._waits.stopping.is_set():
-                return
-            if error is None or not is_slow_start(error.message) or starts == MOST_STARTS:
+        error = self._end_of_query()
+        for start in range(2, MOST_STARTS + 1):
+            if self._waits.stopping.is_set() or error is None or not is_slow_start(error.message):
                 break
             log.warning(
                 "application %s: the query is started again (start %d of at most %d), because a process of Spark did "
                 "not start within ten seconds, as happens on a machine under load; nothing has to be done",
                 self.name,
-                starts + 1,
+                start,
                 MOST_STARTS,
             )
             log.debug("application %s: the query had ended: %s", self.name, error.message)
-            try:
-                self._query = start_query(self._session, plan)
-                self._query_started()
-            except Exception as failure:
-                error = _failed(failure)
-                break
-        self._fail(
-            error
-            or PipelineError(
-                f"the query of application {self.name!r} was stopped by another part of the program; stop the "
-                "application instead",
-                code="query-failed",
-            )
-        )
+            error = self._end_of_query(again=True)
+        if not self._waits.stopping.is_set():
+            text = f"the query of application {self.name!r} was stopped by another part of the program"
+            self._fail(error or PipelineError(f"{text}; stop the application instead", code="query-failed"))
 
-    def _query_started(self) -> None:
+    def _end_of_query(self, *, again: bool = False) -> PipelineError | None:
+        """Wait for the end of the query, which is started ``again`` before; return the error with which it ends."""
+        try:
+            if again:
+                self._run_query()
+            self._query.awaitTermination()
+        except Exception as failure:
+            return _failed(failure)
+        return None
+
+    def _run_query(self) -> None:
+        self._query = self._make_query()
         self._query_starts += 1
         if self._observer is not None:
             self._observer.query.started(self._query)
@@ -396,22 +365,14 @@ class Application(DriverHandle):
     def _round(self) -> None:
         """Renew the lock, and look whether each gateway holds its lease."""
         # First, because a registry that does not answer must not keep the mark from being renewed.
-        folder_lock = self._folder_lock
-        if folder_lock is not None:
+        if (folder_lock := self._folder_lock) is not None:
             folder_lock.renew()
         leases = self._renew()
         if self._jobs is not None:
             self._jobs.leases_seen(leases.leases())
 
-    def _name_in_use(self) -> ConfigurationError:
-        assert self._leases is not None
-        other = self._leases.locked_by(LOCK)
-        return ConfigurationError(
-            f"application {self.name!r} is run by another driver ({other}) in this registry; stop it, or give this one "
-            "another name",
-            code="application-in-use",
-            owner=other,
-        )
+    def _elsewhere(self) -> str:
+        return " in this registry"
 
     def _ends(self) -> Sequence[Callable[[], Any]]:
         follower = self._follower

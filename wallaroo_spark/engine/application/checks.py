@@ -1,6 +1,6 @@
 """Checks before an application starts. Each one refuses a mistake with a sentence that also names the remedy.
 
-Source: ``docs/pipelines/engine.md#the-application``.
+Source: ``docs/pipelines/engine.md#the-application`` and ``docs/pipelines/engine.md#functions-of-stages``.
 """
 
 from __future__ import annotations
@@ -9,13 +9,16 @@ import importlib.util
 import json
 import re
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wallaroo_spark.engine.application.declared_functions import DeclaredFunction, import_errors, problems, refusal
+from tenacity import Retrying, retry_if_exception, stop_after_attempt
+
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.extras import command
-from wallaroo_spark.pipelines.schema.declarations import StreamDeclaration
+from wallaroo_spark.pipelines.schema.declarations import Declaration, PipelineDeclaration, StreamDeclaration
+from wallaroo_spark.pipelines.schema.names import ObjectKey
 from wallaroo_spark.pipelines.schema.store import StoredSchema
 from wallaroo_spark.runtime import spark_checks
 from wallaroo_spark.runtime.job_errors import in_short, is_slow_start
@@ -30,6 +33,61 @@ _ROUNDS = 2
 """Tasks of the check of executors for each task slot. Spark may give one executor several of them."""
 _STARTS = 3
 """The most runs of the check of executors of which a process did not start in time."""
+MOST_SHOWN = 10
+"""The most functions that one message names. They are some lines of a terminal."""
+
+
+@dataclass(frozen=True)
+class DeclaredFunction:
+    """A stage that runs inside Spark."""
+
+    pipeline: str
+    """The pipeline, as ``namespace/name``."""
+    stage: str
+    function: str
+    """The function, as ``package.module:function``."""
+
+
+def declared_functions(objects: Mapping[ObjectKey, Declaration]) -> tuple[DeclaredFunction, ...]:
+    """The functions of all stages of a schema."""
+    return tuple(
+        DeclaredFunction(one.key.path, stage.name, stage.run)
+        for one in objects.values()
+        if isinstance(one, PipelineDeclaration)
+        for stage in one.stages
+        if stage.run
+    )
+
+
+def import_errors(functions: Iterable[str]) -> dict[str, str]:
+    """The error of each function that this process cannot import, by the function."""
+    # Imported here, because an executor that lacks packages imports this module to report them.
+    from wallaroo_spark.engine.operator.functions import import_error
+
+    found = {name: import_error(name) for name in dict.fromkeys(functions)}
+    return {name: error for name, error in found.items() if error}
+
+
+def problems(declared: Sequence[DeclaredFunction], where: str, errors: Mapping[str, str]) -> list[str]:
+    """A sentence for each stage whose function the process ``where`` cannot import."""
+    return [
+        f"stage {one.stage} of pipeline {one.pipeline} cannot run: {where} cannot import {one.function}: "
+        f"{errors[one.function]}"
+        for one in declared
+        if one.function in errors
+    ]
+
+
+def refuse_functions(declared: Sequence[DeclaredFunction], where: str, errors: Mapping[str, str]) -> None:
+    """Raise an error if there are :func:`problems`."""
+    if not (found := problems(declared, where, errors)):
+        return
+    more = f"; and {len(found) - MOST_SHOWN} more" if len(found) > MOST_SHOWN else ""
+    raise ConfigurationError(
+        f"{'; '.join(found[:MOST_SHOWN])}{more}; install the function's package on the driver and the executors (or "
+        "give its file with --py-files), or correct `run` of the stage and apply the schema again",
+        code="function-not-importable",
+    )
 
 
 def environment(spark: Any) -> None:
@@ -66,9 +124,7 @@ def packages_of_driver() -> None:
 
 def functions_of_driver(declared: Sequence[DeclaredFunction]) -> None:
     """Refuse functions of stages that the driver cannot import."""
-    errors = import_errors(one.function for one in declared)
-    if found := problems(declared, "the driver", errors):
-        raise refusal(found)
+    refuse_functions(declared, "the driver", import_errors(one.function for one in declared))
 
 
 def executors(spark: Any, declared: Sequence[DeclaredFunction]) -> None:
@@ -90,25 +146,22 @@ def ask_executors(spark: Any, tasks: int, declared: Sequence[DeclaredFunction]) 
     for answer in _answers(spark, tasks, names):
         if answer.lacking:
             raise _lacking(f"the executors' Python on {answer.host}", answer.lacking.split(" "))
-        if found := problems(declared, f"the executors' Python on {answer.host}", json.loads(answer.errors)):
-            raise refusal(found)
+        refuse_functions(declared, f"the executors' Python on {answer.host}", json.loads(answer.errors))
 
 
 def _answers(spark: Any, tasks: int, functions: tuple[str, ...]) -> list[Any]:
     """The answers of the tasks. A job is repeated of which a process did not start in time."""
     rows = spark.range(0, tasks, 1, tasks)
-    for attempt in range(1, _STARTS + 1):
-        try:
-            return list(rows.mapInPandas(_asking(functions), "host string, lacking string, errors string").collect())
-        except Exception as error:
-            if attempt < _STARTS and is_slow_start(error):
-                continue
-            raise ConfigurationError(
-                f"a task that looks for the packages of the executors' Python failed: {in_short(error)}; install "
-                f"the packages of the extra with {command(['pipelines'])} there, or set PYSPARK_PYTHON",
-                code="executor-python",
-            ) from error
-    raise AssertionError("the last attempt returns or raises")
+    starts = Retrying(stop=stop_after_attempt(_STARTS), retry=retry_if_exception(is_slow_start), reraise=True)
+    try:
+        asked = rows.mapInPandas(_asking(functions), "host string, lacking string, errors string")
+        return list(starts(asked.collect))
+    except Exception as error:
+        raise ConfigurationError(
+            f"a task that looks for the packages of the executors' Python failed: {in_short(error)}; install "
+            f"the packages of the extra with {command(['pipelines'])} there, or set PYSPARK_PYTHON",
+            code="executor-python",
+        ) from error
 
 
 def missing_packages() -> list[str]:

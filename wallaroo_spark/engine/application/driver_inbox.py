@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from wallaroo_spark.pipelines.controller.messages.events import Event, GatewayStarted, RecordsExpired
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
@@ -16,6 +16,7 @@ from wallaroo_spark.pipelines.schema.declarations import StreamDeclaration
 from wallaroo_spark.pipelines.schema.store import StoredSchema
 from wallaroo_spark.storage.locations import Location
 from wallaroo_spark.streams.inbox import DRIVER, SINK, InboxPosition, InboxReader, InboxWriter
+from wallaroo_spark.streams.tables.mover import TableMover
 
 
 class DriverInbox:
@@ -69,16 +70,6 @@ def dismissals(schema: StoredSchema, inbox: InboxReader, gateways: int) -> list[
     ]
 
 
-class ExpiringTables(Protocol):
-    """The part of :class:`wallaroo_spark.streams.tables.mover.TableMover` that is needed here."""
-
-    def expired(self, stream: str, partition: int, before: int) -> int | None:
-        """The offset from which records are kept if those written before a time are deleted; None: nothing changes."""
-
-    def expire(self, stream: str, partition: int, before: int) -> int:
-        """Delete the files whose records are all before an offset."""
-
-
 class Retention:
     """The expiry of an application's records. ``tables`` and ``inbox`` are the application's.
 
@@ -86,7 +77,7 @@ class Retention:
     once the batch is committed in which the key has heard it. After a crash the same is found again.
     """
 
-    def __init__(self, tables: ExpiringTables, inbox: DriverInbox) -> None:
+    def __init__(self, tables: TableMover, inbox: DriverInbox) -> None:
         self._tables = tables
         self._inbox = inbox
         self._told: dict[PartitionKey, tuple[int, InboxPosition]] = {}

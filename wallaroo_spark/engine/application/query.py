@@ -102,23 +102,19 @@ def start_query(session: Any, plan: QueryPlan) -> Any:
     """Start the query on its checkpoint, in a session of :func:`query_session`; return Spark's query."""
     events = register(session, plan.in_tasks).option("maxRows", plan.max_rows).load()
     outputs = run_keys(events, plan.in_tasks, aside=plan.aside)
+    synced = plan.local_checkpoint if plan.fsync else None
     writer = (
         outputs.writeStream.queryName(f"wallaroo application {plan.name}")
         .outputMode("append")
-        .foreachBatch(sealing(BatchOutputs(plan.folder, session), plan.in_tasks, plan.require, _synced(plan)))
+        .foreachBatch(sealing(BatchOutputs(plan.folder, session), plan.in_tasks, plan.require, synced))
         .option("checkpointLocation", checkpoint_of(plan.folder))
     )
     with quick_on_local_disk(session, plan.local_checkpoint):
         return writer.start()
 
 
-def _synced(plan: QueryPlan) -> str:
-    """The folder whose file system is synced before each commit; empty for none."""
-    return plan.local_checkpoint or "" if plan.fsync else ""
-
-
 def sealing(
-    outputs: BatchOutputs, in_tasks: Location, require: Callable[[], None] = lambda: None, synced: str = ""
+    outputs: BatchOutputs, in_tasks: Location, require: Callable[[], None] = lambda: None, synced: str | None = None
 ) -> Callable[[Any, int], None]:
     """The function for ``foreachBatch``: tasks write the outputs of their keys to files, then the manifest is written.
 

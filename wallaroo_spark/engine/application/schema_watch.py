@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from wallaroo_spark.engine.application.declared_functions import declared_functions, import_errors, problems
+from wallaroo_spark.engine.application.checks import declared_functions, import_errors, problems
 from wallaroo_spark.engine.source.plan import zone_problems
 from wallaroo_spark.errors import one_line
 from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema

@@ -10,6 +10,7 @@ Source: ``docs/pipelines/engine.md#events-that-are-set-aside``.
 from __future__ import annotations
 
 import base64
+import bisect
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -73,64 +74,89 @@ def failing(
     """
     found: list[FailedRow] = []
     while len(found) < MOST_FOUND:
-        known = _with(aside, found)
-        error = _error(turn, rows, known)
-        if error is None:
-            break
-        one = _instance(key, now, stored, known, turn, []) or _row(key, now, rows, stored, known, turn)
-        if one is None:
+        search = _Search(key, now, stored, SetAside.of(*aside.notes, *found), turn)
+        error = search.error(rows)
+        one = None if error is None else search.instance([]) or search.row(rows)
+        if error is None or one is None:
             break
         found.append(dataclasses.replace(one, error=shown_error(error, LONGEST_ERROR), at=now))
     return found
 
 
-def _with(aside: SetAside, found: Sequence[FailedRow]) -> SetAside:
-    more = SetAside.of((*aside.rows.values(), *found))
-    instances = {key: {**aside.instances.get(key, {})} for key in {*aside.instances, *more.instances}}
-    for key, reasons in more.instances.items():
-        instances[key].update(reasons)
-    return SetAside(more.rows, instances)
+class _Search:
+    """The search for what a turn of a key fails at, beside what is known already."""
 
+    def __init__(self, key: PartitionKey, now: int, stored: Stored, aside: SetAside, turn: Turn) -> None:
+        self._key, self._now, self._stored, self._aside, self._turn = key, now, stored, aside, turn
 
-def _error(turn: Turn, rows: Sequence[InputRow], aside: SetAside) -> BaseException | None:
-    try:
-        turn(rows, aside)
-    except Exception as error:
-        return error
-    return None
+    def error(self, rows: Sequence[InputRow], *more: FailedRow) -> BaseException | None:
+        """The error of the turn with these rows, also without ``more``; None when it succeeds."""
+        try:
+            self._turn(rows, SetAside.of(*self._aside.notes, *more) if more else self._aside)
+        except Exception as error:
+            return error
+        return None
+
+    def row(self, rows: Sequence[InputRow]) -> FailedRow | None:
+        """The first row with which the turn fails, with the places of its records.
+
+        It is an instance if the row has no record, and only makes room for that instance.
+        """
+        left = [row for row in rows if row.event is not None]
+        if not left or self.error([]) is not None:
+            return None
+        count = _first(len(left), lambda some: self.error(left[:some]) is not None)
+        until, row = left[:count], left[count - 1]
+        assert row.event is not None
+        event = decoded(row.event)
+        kind = "an event that cannot be decoded" if event is None else type(event).__name__
+        one = FailedRow(*self._key, row.rank, row.origin, row.sequence, row.place, kind=kind)
+        records = records_of(one, row.event)
+        if not records and (instance := self.instance(until)) is not None:
+            return instance
+        if len(records) > 1:
+            bad = _records(len(records), lambda out: self.error(until, _part(one, out)) is None)
+            one, records = _part(one, bad), [records[place] for place in bad] or records
+        ids = tuple(f"{record.source} {record.id}"[:200] for record in records[:MOST_IDS])
+        return dataclasses.replace(one, ids=ids)
+
+    def instance(self, rows: Sequence[InputRow]) -> FailedRow | None:
+        """The instance with which the turn fails; None when it fails without any instance, or does not fail."""
+        if self.error(rows) is None:
+            return None
+        known = self._aside.instances.get(self._key, {})
+        candidates = [
+            FailedRow(*self._key, pipeline=name, offset=number)
+            for name, number in self._candidates(rows)
+            if (name, number) not in known
+        ]
+
+        def fails(some: int) -> bool:
+            """Whether the turn fails with the first candidates, ``some`` of them, and without the others."""
+            return self.error(rows, *candidates[some:]) is not None
+
+        return None if fails(0) else candidates[_first(len(candidates), fails) - 1]
+
+    def _candidates(self, rows: Sequence[InputRow]) -> list[tuple[str, int]]:
+        """The active instances of the key, and those that begin next, also of pipelines that these rows declare."""
+        try:
+            context = KeyController(self._key, self._now, self._stored).context
+            head, found = context.head, [*context.entries.instances.all_keys()]
+        except Exception:
+            return []
+        cursors = {name: one.cursor for name, one in head.pipelines.items()}
+        for row in rows:
+            event = decoded(row.event) if row.event is not None else None
+            plans = event.plan.pipelines if isinstance(event, PartitionDeclared) and event.plan is not None else ()
+            for plan in plans:
+                start = plan.start.cursor(head.last) if plan.start is not None else 0
+                cursors.setdefault(plan.name, max(start, head.first - 1))
+        return found + [(name, at + more) for name, at in cursors.items() for more in range(1, NEXT_RECORDS + 1)]
 
 
 def _first(most: int, fails: Callable[[int], bool]) -> int:
     """The least number from 1 to ``most`` at which something fails that fails at ``most`` and not at 0."""
-    low, high = 0, most
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fails(middle) else (middle, high)
-    return high
-
-
-def _row(
-    key: PartitionKey, now: int, rows: Sequence[InputRow], stored: Stored, aside: SetAside, turn: Turn
-) -> FailedRow | None:
-    """The first row with which the turn fails, with the places of its records.
-
-    It is an instance if the row has no record, and only makes room for that instance.
-    """
-    left = [row for row in rows if row.event is not None]
-    if not left or _error(turn, [], aside) is not None:
-        return None
-    count = _first(len(left), lambda some: _error(turn, left[:some], aside) is not None)
-    before, row = left[: count - 1], left[count - 1]
-    assert row.event is not None
-    one = FailedRow(key.stream, key.partition, row.rank, row.origin, row.sequence, row.place, kind=_kind(row.event))
-    records = records_of(one, row.event)
-    if not records and (instance := _instance(key, now, stored, aside, turn, [*before, row])) is not None:
-        return instance
-    if len(records) > 1:
-        bad = _records(len(records), lambda out: _error(turn, [*before, row], _with(aside, [_part(one, out)])) is None)
-        one, records = _part(one, bad), [records[place] for place in bad] or records
-    ids = tuple(f"{record.source} {record.id}"[:200] for record in records[:MOST_IDS])
-    return dataclasses.replace(one, ids=ids)
+    return bisect.bisect_left(range(1, most), True, key=fails) + 1
 
 
 def _part(row: FailedRow, places: Sequence[int]) -> FailedRow:
@@ -152,48 +178,6 @@ def _records(count: int, succeeds: Callable[[Sequence[int]], bool]) -> list[int]
 
 def _next(bad: Sequence[int], rest: Sequence[int], succeeds: Callable[[Sequence[int]], bool]) -> int:
     return rest[_first(len(rest), lambda some: not succeeds([*bad, *rest[some:]])) - 1]
-
-
-def _instance(
-    key: PartitionKey, now: int, stored: Stored, aside: SetAside, turn: Turn, rows: Sequence[InputRow]
-) -> FailedRow | None:
-    """The instance with which the turn fails; None when it fails without any instance, or does not fail."""
-    if _error(turn, rows, aside) is None:
-        return None
-    candidates = [one for one in _candidates(key, now, stored, rows) if one not in aside.instances.get(key, {})]
-
-    def fails(some: int) -> bool:
-        """Whether the turn fails with the first candidates, ``some`` of them, and without the others."""
-        given = [FailedRow(key.stream, key.partition, pipeline=name, offset=one) for name, one in candidates[some:]]
-        return _error(turn, rows, _with(aside, given)) is not None
-
-    if fails(0):
-        return None
-    name, number = candidates[_first(len(candidates), fails) - 1]
-    return FailedRow(key.stream, key.partition, pipeline=name, offset=number)
-
-
-def _candidates(key: PartitionKey, now: int, stored: Stored, rows: Sequence[InputRow]) -> list[tuple[str, int]]:
-    """The active instances of a key, and those that begin next, also of pipelines that these rows declare."""
-    try:
-        controller = KeyController(key, now, stored)
-        head = controller.context.head
-        found: list[tuple[str, int]] = [*controller.context.entries.instances.all_keys()]
-    except Exception:
-        return []
-    cursors = {name: one.cursor for name, one in head.pipelines.items()}
-    for row in rows:
-        event = decoded(row.event) if row.event is not None else None
-        plans = event.plan.pipelines if isinstance(event, PartitionDeclared) and event.plan is not None else ()
-        for plan in plans:
-            start = plan.start.cursor(head.last) if plan.start is not None else 0
-            cursors.setdefault(plan.name, max(start, head.first - 1))
-    return found + [(name, cursor + more) for name, cursor in cursors.items() for more in range(1, NEXT_RECORDS + 1)]
-
-
-def _kind(event: bytes) -> str:
-    found = decoded(event)
-    return "an event that cannot be decoded" if found is None else type(found).__name__
 
 
 _NOTE, _EVENT, _LETTERS, _LINES = ".json", ".event", ".letters", ".jsonl"
@@ -300,7 +284,9 @@ def set_aside(folder: str, to: str = "", spark: Any = None) -> list[SetAsideRow]
     for note in failed.all():
         event = failed.event(note)
         records = _record(folder, spark, note) if note.pipeline else records_of(note, event)
-        letters = [_letter(note, record) for record in records]
+        reason = f"it was set aside: {note.error}"
+        failure = Failure(reason, 1, note.at, note.key, note.offset, note.pipeline)
+        letters = [dead_letter(record, failure) for record in records]
         stream = to or _letter_stream(schema, note)
         declared = schema.objects.get(stream_key(stream, "")) if stream else None
         partitions = declared.partitions if isinstance(declared, StreamDeclaration) else 1
@@ -332,11 +318,6 @@ def publish_letters(aside: FailedRows, inbox: DriverInbox) -> None:
         ]
         inbox.write(events)
         aside.write(dataclasses.replace(note, published=True))
-
-
-def _letter(note: FailedRow, record: CloudEvent) -> CloudEvent:
-    reason = f"it was set aside: {note.error}"
-    return dead_letter(record, Failure(reason, 1, note.at, note.key, note.offset, note.pipeline))
 
 
 def _letter_stream(schema: StoredSchema, note: FailedRow) -> str:

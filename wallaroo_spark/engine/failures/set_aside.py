@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,9 +99,11 @@ class SetAside:
     """The rows, by their key and their place."""
     instances: Mapping[PartitionKey, Mapping[tuple[str, int], str]] = dataclasses.field(default_factory=dict)
     """The instances of a key, by pipeline and number, with their reasons."""
+    notes: tuple[FailedRow, ...] = ()
+    """The notes that they are made of."""
 
     @classmethod
-    def of(cls, notes: Iterable[FailedRow]) -> SetAside:
+    def of(cls, *notes: FailedRow) -> SetAside:
         """What these notes set aside."""
         rows: dict[tuple[PartitionKey, tuple[int, str, int, int]], FailedRow] = {}
         instances: dict[PartitionKey, dict[tuple[str, int], str]] = {}
@@ -114,7 +116,7 @@ class SetAside:
                 rows[place] = one
             elif known.records:
                 rows[place] = dataclasses.replace(one, records=(*known.records, *one.records))
-        return cls(rows, instances)
+        return cls(rows, instances, notes)
 
     def event(self, key: PartitionKey, row: tuple[int, str, int, int], encoded: bytes) -> e.Event | None:
         """The event of a row of INPUT without what is set aside; None for nothing."""

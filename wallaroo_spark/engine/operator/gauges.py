@@ -19,7 +19,7 @@ from wallaroo_spark.pipelines.controller.dead_letters import DEAD_LETTER
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.events import AppendOutput, Carried
 from wallaroo_spark.pipelines.controller.messages.values import OutputId, PartitionKey, StageDelivery
-from wallaroo_spark.pipelines.controller.stored.key_state import Group, Head, PipelineProgress
+from wallaroo_spark.pipelines.controller.stored.key_state import Group, Head, PipelineProgress, Queue
 
 LONGEST_REASON = 200
 """The most characters of a reason. Gauges have some hundred bytes; the history has the whole reason."""
@@ -96,7 +96,7 @@ class _Did:
 
 def _pipeline(head: Head, name: str, progress: PipelineProgress, did: _Did) -> PipelineStatus:
     counts: Mapping[str, Any] = did.counts[name]
-    stages = {stage: _queue(head, progress, stage) for stage in progress.queues.keys() | did.stages(name)}
+    stages = sorted(progress.queues.keys() | did.stages(name))
     return PipelineStatus(
         name,
         active=progress.active,
@@ -104,35 +104,34 @@ def _pipeline(head: Head, name: str, progress: PipelineProgress, did: _Did) -> P
         done_at=did.now if counts.get("done") else None,
         failed_at=did.now if counts.get("failed") else None,
         reason=did.reasons.get(name, ""),
-        stages=tuple(_with_ends(stages[stage], (name, stage), did) for stage in sorted(stages)),
+        stages=tuple(_stage(head, progress, name, stage, did) for stage in stages),
         **counts,
     )
 
 
-def _queue(head: Head, progress: PipelineProgress, stage: str) -> StageStatus:
-    """The queue and the members of a stage. A place whose instance has ended counts until the queue comes to it."""
-    queue = progress.queues.get(stage)
-    if queue is None:
-        return StageStatus(stage)
+def _stage(head: Head, progress: PipelineProgress, pipeline: str, stage: str, did: _Did) -> StageStatus:
+    """A stage, its queue and its members, with the ends of its deliveries in this turn.
+
+    A place whose instance has ended counts until the queue comes to it.
+    """
+    queue = progress.queues.get(stage) or Queue()
     members = [head.members[one] for one in queue.members]
-    return StageStatus(
+    place = pipeline, stage
+    found = StageStatus(
         stage,
         members=len(members),
         waiting=queue.tail - queue.head,
         running=sum(one.open for one in members),
         places=sum(one.limit for one in members),
         overdue=sum(len(one.overdue) for one in members),
+        done=did.done[place],
+        retrying=did.retrying[place],
     )
-
-
-def _with_ends(stage: StageStatus, place: tuple[str, str], did: _Did) -> StageStatus:
-    """A stage with the ends of its deliveries in this turn."""
-    stage = dataclasses.replace(stage, done=did.done[place], retrying=did.retrying[place])
     if not (failed := did.failed.get(place)):
-        return stage
+        return found
     worst = min(failed, key=lambda one: (one.began_at, -one.attempts))
     return dataclasses.replace(
-        stage,
+        found,
         failed=len(failed),
         failing_since=worst.began_at / 1000,
         failed_at=did.now,

@@ -27,12 +27,12 @@ from wallaroo_spark.runtime.python_tasks import TASK_PROCESS
 from wallaroo_spark.storage.locations import Location, for_tasks
 from wallaroo_spark.streams.batch_outputs import BatchOutputs, OutputFile
 from wallaroo_spark.streams.inbox import InboxReader
-from wallaroo_spark.streams.rows import INPUT, INPUT_DDL, batch_of
+from wallaroo_spark.streams.rows import INPUT, INPUT_DDL, batch_of, schema_of
 
 ROWS_A_TASK = 25_000
 """The number of rows from which a batch is read by another task. A task takes some 30 ms to begin, and rows
 are divided by key afterwards in any case."""
-_COLUMNS = pa.schema([pa.field(column.name, column.type) for column in INPUT])
+_COLUMNS = schema_of(INPUT_DDL, optional=" ".join(INPUT.names))
 """INPUT as Spark wants it from a source: every column is nullable."""
 
 
@@ -96,11 +96,8 @@ class InputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._failing_since: float | None = None
         self._again_at = 0.0
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"location": self._location, "max_rows": self._max_rows}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        InputReader.__init__(self, state["location"], state["max_rows"])
+    def __reduce__(self) -> tuple[type[InputReader], tuple[Location, int]]:
+        return InputReader, (self._location, self._max_rows)
 
     @cached_property
     def _files(self) -> InputFiles:

@@ -10,20 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from wallaroo_spark.checkpoint import CheckpointFiles, CommitFollower
-from wallaroo_spark.engine.source.plan import (
-    InputOffset,
-    Inputs,
-    MadeRows,
-    UpcomingTimes,
-    carried_batches,
-    declared,
-    declared_versions,
-    due_timers,
-    holes,
-    occurrences,
-    read_files,
-    unclaimed,
-)
+from wallaroo_spark.engine.source import plan
+from wallaroo_spark.engine.source.plan import InputOffset, Inputs, MadeRows
 from wallaroo_spark.errors import CheckpointError
 from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
 from wallaroo_spark.storage.locations import Location, within
@@ -66,7 +54,7 @@ class InputFiles:
         self._manifests: dict[int, Manifest] = {}
         self._versions: dict[int, StoredSchema] = {}
         self._timer: tuple[int, int | None] = -1, None
-        self._upcoming = UpcomingTimes()
+        self._upcoming = plan.UpcomingTimes()
         self._occurrence: tuple[tuple[int, int], int | None] = (0, 0), None
 
     def look(self, start: InputOffset) -> Inputs:
@@ -91,29 +79,29 @@ class InputFiles:
     def content(self, start: InputOffset, end: InputOffset) -> list[BatchPart]:
         """Return all that the batch between two offsets reads."""
         found: list[BatchPart] = []
-        for before, after in declared_versions(start, end):
-            found += declared(self._version(before), self._version(after))
+        for before, after in plan.declared_versions(start, end):
+            found += plan.declared(self._version(before), self._version(after))
         if end.batch >= 0:
-            found += due_timers(self._manifest(end.batch).timers, end)
-        found += occurrences(self._version, start.calendar, end.calendar)
-        for batch in carried_batches(start, end):
+            found += plan.due_timers(self._manifest(end.batch).timers, end)
+        found += plan.occurrences(self._version, start.calendar, end.calendar)
+        for batch in plan.carried_batches(start, end):
             found += self._manifest(batch).of(OutputKind.CARRIED)
         return [*found, *self._planned(start, end)]
 
     def _unread(self, start: InputOffset) -> Mapping[str, Unread]:
         """The unread files. Raises :class:`CheckpointError` when one, or a claim, is missing in a second listing."""
         unread = self._inbox.unread(start.inbox)
-        if lost := unclaimed(start, unread):
+        if lost := plan.unclaimed(start, unread):
             self._inbox.require_claims(lost)
-        if not holes(start, unread):
+        if not plan.holes(start, unread):
             return unread
         unread = self._inbox.unread(start.inbox, fresh=True)
-        for gateway, generation, sequence in holes(start, unread):
+        for gateway, generation, sequence in plan.holes(start, unread):
             raise _missing(gateway, generation, sequence)
         return unread
 
     def _planned(self, start: InputOffset, end: InputOffset) -> Sequence[UnreadFile]:
-        wanted = read_files(start, end)
+        wanted = plan.read_files(start, end)
         if not wanted:
             return ()
         unread = self._inbox.unread(start.inbox)

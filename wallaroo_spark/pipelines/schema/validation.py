@@ -73,7 +73,6 @@ class _Check(NamedTuple):
     known: Set[ObjectKey]
     """The objects that are there."""
     namespaces: Set[str]
-    """The names of the namespaces."""
 
     def declaration(self, one: declarations.Declaration) -> _Found:
         """Check one object."""

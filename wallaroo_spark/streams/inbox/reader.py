@@ -39,10 +39,8 @@ class InboxReader:
 
     def __init__(self, location: Location, spark: Any = None) -> None:
         self._location, self._spark = location, spark
-        self._all = FolderListing(self._folder())
-        self._gateways: dict[str, FolderListing] = {}
-        self._generations: dict[tuple[str, int], FolderListing] = {}
-        self._parsed: dict[tuple[str, int], tuple[list[str], tuple[InboxFile, ...]]] = {}
+        self._listings: dict[tuple[str, ...], FolderListing] = {}
+        self._parsed: dict[tuple[str, ...], tuple[list[str], tuple[InboxFile, ...]]] = {}
 
     def unread(self, positions: Mapping[str, InboxPosition], *, fresh: bool = False) -> dict[str, Unread]:
         """Return the files behind ``positions``, by gateway: those of the position's generation and of newer ones.
@@ -51,21 +49,20 @@ class InboxReader:
         their files, as the writer expects. ``fresh`` lists every folder, also one that seems to be unchanged.
         """
         found: dict[str, Unread] = {}
-        known: set[tuple[str, int]] = set()
-        for gateway in filter(is_writer, self._all.names(fresh=fresh)):
+        for gateway in filter(is_writer, self._names(fresh=fresh)):
             at = positions.get(gateway, InboxPosition())
-            listing = self._gateways.setdefault(gateway, FolderListing(self._folder(gateway)))
-            generations = {one for one in claimed(listing.names(fresh=fresh)).values() if one >= at.generation}
+            claims = claimed(self._names(gateway, fresh=fresh))
+            generations = {one for one in claims.values() if one >= at.generation}
             newest = max(generations, default=0)
             files: dict[int, tuple[InboxFile, ...]] = {}
             for generation in sorted(generations):
-                known.add((gateway, generation))
                 # An older generation is left for ever when nothing in it is unread, so its listing is never a kept one.
-                here = self._files(gateway, generation).names(fresh=fresh or generation < newest)
-                last = at.sequence if generation == at.generation else 0
-                files[generation] = self._behind(gateway, generation, here, last)
+                here = gateway, generation_name(generation)
+                names = self._names(*here, fresh=fresh or generation < newest)
+                files[generation] = self._behind(here, names, at.sequence if generation == at.generation else 0)
             found[gateway] = files
-        self._generations = {key: listing for key, listing in self._generations.items() if key in known}
+        known = {(gateway, generation_name(one)) for gateway, files in found.items() for one in files}
+        self._listings = {key: one for key, one in self._listings.items() if len(key) < 2 or key in known}
         self._parsed = {key: parsed for key, parsed in self._parsed.items() if key in known}
         return found
 
@@ -127,20 +124,18 @@ class InboxReader:
                     passed(InboxStep.READ_HALF_DELETED)
         return deleted
 
-    def _behind(self, gateway: str, generation: int, names: list[str], last: int) -> tuple[InboxFile, ...]:
+    def _behind(self, folder: tuple[str, ...], names: list[str], last: int) -> tuple[InboxFile, ...]:
         """The files behind a number; names are parsed once, because an unchanged folder has the same list."""
-        known = self._parsed.get((gateway, generation))
+        known = self._parsed.get(folder)
         if known is None or known[0] is not names:
-            known = self._parsed[gateway, generation] = names, tuple(event_files(names))
+            known = self._parsed[folder] = names, tuple(event_files(names))
         files = known[1]
         return files[bisect.bisect_right(files, last, key=lambda file: file.sequence) :]
 
-    def _files(self, gateway: str, generation: int) -> FolderListing:
-        listing = self._generations.get((gateway, generation))
-        if listing is None:
-            listing = FolderListing(self._folder(gateway, generation_name(generation)))
-            self._generations[gateway, generation] = listing
-        return listing
+    def _names(self, *folder: str, fresh: bool) -> list[str]:
+        if folder not in self._listings:
+            self._listings[folder] = FolderListing(self._folder(*folder))
+        return self._listings[folder].names(fresh=fresh)
 
     def _folder(self, *names: str) -> SidecarFolder:
         return SidecarFolder(self._location, INBOX, *names, spark=self._spark)

@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.sidecar import durable
@@ -32,7 +31,14 @@ from wallaroo_spark.streams.batch_outputs import BatchOutputs, Manifest, OutputF
 from wallaroo_spark.streams.places import TABLES
 from wallaroo_spark.streams.rows import HistoryKind, OutputKind
 from wallaroo_spark.streams.tables.delta import DeltaLogs, MovedFile
-from wallaroo_spark.streams.tables.table_files import MOVED, HistoryFile, TableFile, TableFolders, records_name
+from wallaroo_spark.streams.tables.table_files import (
+    MOVED,
+    HistoryFile,
+    TableFile,
+    TableFolders,
+    newest_time,
+    records_name,
+)
 
 LARGE_BYTES = 16 << 20
 """The size from which a file is moved as it is, and up to which small files are joined.
@@ -108,21 +114,19 @@ class MovePlan:
 
 def plan_moves(first: int, last: int, manifests: Iterable[Manifest], large: int = LARGE_BYTES) -> MovePlan:
     """The plan for the batches from ``first`` to ``last``; ``manifests`` are theirs, in their order."""
-    parts: dict[tuple[OutputKind, PartitionKey], list[OutputFile]] = {}
-    known = tuple(manifests)
+    files = [file for manifest in manifests for file in manifest.files]
     forgotten: dict[PartitionKey, int] = {}
-    for manifest in known:
-        for file in manifest.of(OutputKind.FORGET):
+    for file in files:
+        if file.kind is OutputKind.FORGET:
             forgotten[file.key] = max(file.first or 0, forgotten.get(file.key, 0))
-    for manifest in known:
-        for file in manifest.files:
-            if file.kind is OutputKind.RECORDS and (file.last or 0) < forgotten.get(file.key, 0):
-                continue
-            if file.kind in (OutputKind.RECORDS, OutputKind.HISTORY):
-                parts.setdefault((file.kind, file.key), []).append(file)
+    parts: dict[tuple[OutputKind, PartitionKey], list[OutputFile]] = {}
+    for file in files:
+        kept = file.kind is OutputKind.RECORDS and (file.last or 0) >= forgotten.get(file.key, 0)
+        if kept or file.kind is OutputKind.HISTORY:
+            parts.setdefault((file.kind, file.key), []).append(file)
     moves = []
-    for (kind, key), files in parts.items():
-        for number, joined in enumerate(_joined(files, large)):
+    for (kind, key), parted in parts.items():
+        for number, joined in enumerate(_joined(parted, large)):
             sources = tuple((file.batch, file.name) for file in joined)
             if kind is OutputKind.HISTORY:
                 moves.append(Move(kind, key, first, last, number, sources))
@@ -147,13 +151,9 @@ def _joined(files: Iterable[OutputFile], large: int) -> Iterator[list[OutputFile
 
 
 def _move(values: dict[str, Any]) -> Move:
+    sources = tuple((int(batch), str(name)) for batch, name in values["sources"])
     return Move(
-        OutputKind(values["kind"]),
-        PartitionKey(*values["key"]),
-        int(values["first"]),
-        int(values["last"]),
-        int(values["number"]),
-        tuple((int(batch), str(name)) for batch, name in values["sources"]),
+        **values | {"kind": OutputKind(values["kind"]), "key": PartitionKey(*values["key"]), "sources": sources}
     )
 
 
@@ -203,7 +203,7 @@ class TableMover:
         """The newest batch that was moved; -1 before the first one. Finishes a move that a dead process has begun."""
         if self._moved is None:
             self._folder.delete_drafts()
-            moved, plan = self._read(MOVED), self._read(_PLAN)
+            moved, plan = self._folder.read(MOVED), self._folder.read(_PLAN)
             found = -1 if moved is None else int(json.loads(moved)["batch"])
             # Batches are deleted only after they were moved. A batch without records changes no file here.
             newest = max(found, self._outputs.kept_from() - 1)
@@ -226,8 +226,9 @@ class TableMover:
         self.moved_to()
         key, kept = PartitionKey(stream, partition), None
         for file in self._tables.listed(key):
-            if self._newest(self._tables.records(key, file.first, file.last)) >= before * 1000:
-                break
+            with self._tables.reading(self._tables.records(key, file.first, file.last)) as rows:
+                if newest_time(rows, "written_at") >= before * 1000:
+                    break
             kept = file.last + 1
         return kept
 
@@ -283,21 +284,6 @@ class TableMover:
     def _rows(self, path: str) -> pa.Table:
         with contextlib.closing(self._tables.open(path)) as file:
             return file.read()
-
-    def _newest(self, relative: str) -> int:
-        """The time of the newest record of a file, in microseconds."""
-        try:
-            with contextlib.closing(self._tables.open(self._tables.path(relative))) as file:
-                column = file.schema_arrow.get_field_index("written_at")
-                last: pq.RowGroupMetaData = file.metadata.row_group(file.num_row_groups - 1)
-                statistics = last.column(column).statistics
-                found: int = pa.scalar(statistics.max, pa.timestamp("us", "UTC")).value
-        except (OSError, pa.ArrowInvalid) as error:
-            raise self._tables.unreadable(relative, error) from error
-        return found
-
-    def _read(self, name: str) -> bytes | None:
-        return self._folder.read(name)
 
 
 def _moved_records(plan: MovePlan) -> list[MovedFile]:
@@ -358,16 +344,10 @@ class HistoryExpiry:
 
     def _take(self, file: HistoryFile, before: int) -> bool:
         """Read a file if all of its rows are old; return whether they are."""
-        try:
-            with contextlib.closing(self._tables.open(self._tables.path(file.path))) as rows:
-                column = rows.schema_arrow.get_field_index("at")
-                groups = (rows.metadata.row_group(number) for number in range(rows.num_row_groups))
-                newest = max(pa.scalar(one.column(column).statistics.max, pa.timestamp("us", "UTC")) for one in groups)
-                if newest.value >= before * 1000:
-                    return False
-                found = rows.read(columns=_COLUMNS)
-        except (OSError, pa.ArrowInvalid) as error:
-            raise self._tables.unreadable(file.path, error) from error
+        with self._tables.reading(file.path) as rows:
+            if newest_time(rows, "at") >= before * 1000:
+                return False
+            found = rows.read(columns=_COLUMNS)
         # The rows of a file are not in the order of time, so an end may stand before its begin.
         ended = _instances(found, HistoryKind.ENDED)
         for key in _instances(found, HistoryKind.BEGAN) - ended:

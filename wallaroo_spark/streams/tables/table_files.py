@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import re
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -158,7 +158,21 @@ class TableFolders:
 
     def open(self, path: str) -> Any:
         """Open a Parquet file, ``path`` on :attr:`filesystem`."""
-        return pq.ParquetFile(self._source(path))
+        try:
+            return pq.ParquetFile(self.filesystem.open_input_file(path))
+        except NotImplementedError:
+            # Through Spark's Hadoop files are only read from their beginning.
+            with self.filesystem.open_input_stream(path) as stream:
+                return pq.ParquetFile(pa.BufferReader(stream.read()))
+
+    @contextlib.contextmanager
+    def reading(self, relative: str) -> Iterator[Any]:
+        """Open a Parquet file for a block, in which errors of reading are raised as :class:`CheckpointError`."""
+        try:
+            with contextlib.closing(self.open(self.path(relative))) as file:
+                yield file
+        except (OSError, pa.ArrowInvalid) as error:
+            raise self.unreadable(relative, error) from error
 
     def unreadable(self, relative: str, error: Exception) -> CheckpointError:
         """The error for a file that cannot be read."""
@@ -179,13 +193,13 @@ class TableFolders:
             location=where,
         )
 
-    def _source(self, path: str) -> Any:
-        try:
-            return self.filesystem.open_input_file(path)
-        except NotImplementedError:
-            # Through Spark's Hadoop files are only read from their beginning.
-            with self.filesystem.open_input_stream(path) as stream:
-                return pa.BufferReader(stream.read())
+
+def newest_time(file: Any, column: str) -> int:
+    """The newest time in a column of a Parquet file, in microseconds, from the statistics of the file."""
+    place = file.schema_arrow.get_field_index(column)
+    groups = (file.metadata.row_group(number).column(place) for number in range(file.num_row_groups))
+    newest: int = max(pa.scalar(group.statistics.max, pa.timestamp("us", "UTC")).value for group in groups)
+    return newest
 
 
 class Place(NamedTuple):

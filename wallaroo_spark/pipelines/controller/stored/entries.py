@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any
 
 from wallaroo_spark.pipelines.controller.messages.values import Delivery, PartitionKey, StatementId
 from wallaroo_spark.pipelines.controller.stored import key_state
@@ -27,13 +26,6 @@ class KeyEntries:
         """Driver and statement → its records; none once their stream is deleted."""
         self.delayed: Entries[int, tuple[int, tuple[CloudEvent, ...]]] = Entries(stored, b"l")
         """Number → records that are appended at a later time, with the ``partitions`` of their request."""
-        self._kinds: tuple[Entries[Any, Any], ...] = (
-            self.instances,
-            self.waiting,
-            self.transactions,
-            self.staged,
-            self.delayed,
-        )
         self.head = self._heads.get(0) or key_state.Head()
         self.seen = SeenIds(key, stored, self.head, cache)
         """The ids of the records within the window of idempotence."""
@@ -42,7 +34,7 @@ class KeyEntries:
         """The changes of this batch; the head is always one of them."""
         changes = self.seen.take_changes()
         self._heads.put(0, self.head)
-        changes.update(self._heads.take_changes())
-        for kind in self._kinds:
-            changes.update(kind.take_changes())
+        for kind in vars(self).values():
+            if isinstance(kind, Entries):
+                changes |= kind.take_changes()
         return changes

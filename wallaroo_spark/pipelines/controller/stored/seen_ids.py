@@ -235,10 +235,6 @@ class SeenIds:
                 self._oldest = offset, self._head.seen_clock, self._added[offset - self._first_added]
         return self._oldest
 
-    def remembered(self) -> dict[bytes, int]:
-        """All remembered digests with their offsets, for tests."""
-        return dict(self._load().offsets)
-
     def take_changes(self) -> Changes:
         """The changed chunks. This changes the head, which must be stored after it."""
         head, seen, changes = self._head, self._seen, Changes()
