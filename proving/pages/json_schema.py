@@ -10,7 +10,7 @@ from typing import Any
 
 from wallaroo_spark.pipelines.schema.declarations import KINDS, Permission, RetryPolicy, StageDeclaration, StartPoint
 from wallaroo_spark.pipelines.schema.documents import nested_table
-from wallaroo_spark.pipelines.schema.fields import declared_rows, entry_kind
+from wallaroo_spark.pipelines.schema.fields import ENTRY_KINDS, declared_rows
 from wallaroo_spark.pipelines.schema.names import NAME_PATTERN
 from wallaroo_spark.pipelines.schema.triggers import LONGEST_PATTERN
 from wallaroo_spark.settings import Kind, Row, plain
@@ -91,7 +91,7 @@ def _property(table: type, row: Row) -> dict[str, Any]:
 
 
 def _type(table: type, row: Row) -> dict[str, Any]:
-    inner = entry_kind(row.kind)
+    inner = ENTRY_KINDS.get(row.kind)
     if inner is not None:
         items = _object(nested_table(table, row)) if inner is Kind.SECTION else _text(inner)
         limits = {"minItems": row.minimum, "maxItems": row.maximum}

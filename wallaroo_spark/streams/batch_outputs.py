@@ -105,13 +105,12 @@ class Manifest:
     def to_json(self) -> bytes:
         """Encode as the manifest file."""
         values = {
-            "version": FORMAT,
-            "batch": self.batch,
+            **vars(self),
             "files": [file._values() for file in self.files],
             "timers": dict(self.timers),
             "gauges": dict(self.gauges),
         }
-        return json.dumps(values).encode()
+        return json.dumps({"version": FORMAT, **values}).encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> Manifest:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from proving.pipelines.validation import validate
+from wallaroo_spark.pipelines.controller.context import CallContext
 from wallaroo_spark.pipelines.controller.controller import KeyController
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
@@ -57,7 +58,7 @@ def handle(
     key: PartitionKey, now: int, stored: Stored, events: Sequence[e.Event]
 ) -> tuple[list[i.Instruction], Changes, int, list[CloudEvent]]:
     """The instructions and the changed entries of one batch, and the first offset and the records that it appends."""
-    controller = KeyController(key, now, stored)
+    controller = KeyController(CallContext(key, now, stored))
     said = controller.handle(events)
     return said, controller.take_changes(), controller.fresh_from, list(controller.fresh)
 

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.pipelines.controller.one_key import ORDERS, Key, record, reply
+from wallaroo_spark.pipelines.controller.context import CallContext
 from wallaroo_spark.pipelines.controller.controller import KeyController
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
@@ -76,7 +77,7 @@ def test_kept_ids_of_a_batch_that_was_lost_are_not_used() -> None:
     key.publish(record(1))
 
     def publish(number: int) -> list[i.Instruction]:
-        controller = KeyController(ORDERS, key.now, dict(key.stored), cache)
+        controller = KeyController(CallContext(ORDERS, key.now, dict(key.stored), cache))
         said = controller.handle([e.RecordsPublished(reply(7), (record(number),))])
         controller.take_changes()
         return said

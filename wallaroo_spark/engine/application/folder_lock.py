@@ -129,27 +129,23 @@ class FolderLock:
         """Lock a file of the folder; false when its file system has no locks."""
         path = os.path.join(self._folder.folder(), FILE)
         try:
-            file = open(path, "a+", encoding="utf-8")  # noqa: SIM115  # the lock lasts as long as the file is open
+            with contextlib.ExitStack() as unlocked:
+                file = unlocked.enter_context(open(path, "a+", encoding="utf-8"))
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    file.seek(0)
+                    raise self._in_use(file.read().strip()) from None
+                except OSError:
+                    return False
+                # On a full disk the lock would exclude others without its owner's name, too, but nothing else could be
+                # written.
+                file.truncate(0)
+                file.write(owner)
+                file.flush()
+                # The lock lasts as long as the file is open.
+                unlocked.pop_all()
         except OSError as error:
-            raise _unwritable(path, error) from error
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            other = file.read().strip()
-            file.close()
-            raise self._in_use(other) from None
-        except OSError:
-            file.close()
-            return False
-        try:
-            file.truncate(0)
-            file.write(owner)
-            file.flush()
-        except OSError as error:
-            # A full disk: the lock excludes others without its owner's name, too, but nothing else could be written.
-            with contextlib.suppress(OSError):
-                file.close()
             raise _unwritable(path, error) from error
         self._file = file
         return True

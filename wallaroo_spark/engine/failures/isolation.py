@@ -20,7 +20,7 @@ from wallaroo_spark.engine.failures.set_aside import FailedRow, SetAside, decode
 from wallaroo_spark.engine.operator.turn import FunctionRunner, InputRow
 from wallaroo_spark.errors import CheckpointError, ConfigurationError, WallarooError, shown_error
 from wallaroo_spark.json_text import json_line
-from wallaroo_spark.pipelines.controller.controller import KeyController
+from wallaroo_spark.pipelines.controller.context import CallContext
 from wallaroo_spark.pipelines.controller.dead_letters import Failure, dead_letter
 from wallaroo_spark.pipelines.controller.messages.events import Event, PartitionDeclared, RecordsPublished
 from wallaroo_spark.pipelines.controller.messages.instructions import RunFunction
@@ -140,7 +140,7 @@ class _Search:
     def _candidates(self, rows: Sequence[InputRow]) -> list[tuple[str, int]]:
         """The active instances of the key, and those that begin next, also of pipelines that these rows declare."""
         try:
-            context = KeyController(self._key, self._now, self._stored).context
+            context = CallContext(self._key, self._now, self._stored)
             head, found = context.head, [*context.entries.instances.all_keys()]
         except Exception:
             return []

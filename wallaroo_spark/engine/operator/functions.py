@@ -39,11 +39,6 @@ class ResultError(Exception):
     """A result of a function that cannot be used; it becomes the reason of a nack."""
 
 
-def given_payload(payload: Payload) -> Any:
-    """The output of a stage as a function is given it. Raises ValueError when its data is not of its content type."""
-    return _decoded(payload.data, payload.content_type)
-
-
 def given_event(event: CloudEvent) -> dict[str, Any]:
     """An event as a function is given it: a dict of its attributes and ``data``.
 
@@ -125,12 +120,8 @@ def events_of(delivery: StageDelivery, partition: int, stream: str, partitions: 
         for number, one in enumerate(value):
             event = _event(delivery, partition, stream, number, one)
             by_partition.setdefault(partition_of(event, partitions), []).append(event)
-    if not by_partition:
-        return [StreamOutput(PartitionKey(stream, 0), ())]
-    return [
-        StreamOutput(PartitionKey(stream, partition), tuple(events))
-        for partition, events in sorted(by_partition.items())
-    ]
+    outputs = sorted(by_partition.items()) or [(0, [])]
+    return [StreamOutput(PartitionKey(stream, partition), tuple(events)) for partition, events in outputs]
 
 
 def _event(delivery: StageDelivery, partition: int, stream: str, number: int, value: Any) -> CloudEvent:
@@ -236,11 +227,10 @@ class StageFunctions:
         stages: dict[tuple[str, str, str], list[int]] = {}
         for place, run in enumerate(runs):
             stages.setdefault((run.delivery.pipeline, run.delivery.stage, run.function), []).append(place)
-        results: list[Event | None] = [None] * len(runs)
+        results: dict[int, Event] = {}
         for places in stages.values():
-            for place, result in zip(places, self._results([runs[place] for place in places]), strict=True):
-                results[place] = result
-        return [result for result in results if result is not None]
+            results.update(zip(places, self._results([runs[place] for place in places]), strict=True))
+        return [results[place] for place in range(len(runs))]
 
     def _results(self, runs: Sequence[RunFunction]) -> list[Event]:
         """The results of the runs of one stage."""
@@ -298,11 +288,9 @@ class _FunctionCall:
         except BaseException as error:
             if len(given) == 1:
                 self.failed[index[0]] = _shown(error)
-                return
-        else:
-            return
-        for place in index.tolist():
-            self.rows([place])
+            else:
+                for place in index.tolist():
+                    self.rows([place])
 
     def _given(self, places: Sequence[int]) -> dict[int, dict[str, Any]]:
         given: dict[int, dict[str, Any]] = {}
@@ -352,7 +340,7 @@ def _row(run: RunFunction) -> dict[str, Any]:
     if run.root is not None:
         row[ROOT_EVENT] = given_event(run.root)
     for name, payload in run.outputs:
-        row[name] = given_payload(payload)
+        row[name] = _decoded(payload.data, payload.content_type)
     return row
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 from wallaroo_spark.engine.failures.set_aside import NOTHING, SetAside
 from wallaroo_spark.errors import PipelineError
+from wallaroo_spark.pipelines.controller.context import CallContext
 from wallaroo_spark.pipelines.controller.controller import KeyController
 from wallaroo_spark.pipelines.controller.messages.events import DeliveryAcked, Event, RecordsRead
 from wallaroo_spark.pipelines.controller.messages.instructions import ArmTimer, Instruction, ReadRecords, RunFunction
@@ -104,7 +105,7 @@ def take_turn(
     """
     given = (aside.event(key, in_order(row), row.event) for row in sorted(rows, key=in_order) if row.event is not None)
     events = [event for event in given if event is not None]
-    controller = KeyController(key, now, stored, cache, aside.instances.get(key, {}))
+    controller = KeyController(CallContext(key, now, stored, cache, aside.instances.get(key, {})))
     instructions: list[Instruction] = []
     records_left, bytes_left = limits
     while True:

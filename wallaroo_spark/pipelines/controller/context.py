@@ -24,7 +24,10 @@ NONE_ASIDE: Mapping[tuple[str, int], str] = {}
 
 
 class CallContext:
-    """The parts of a controller share this object during one call."""
+    """The parts of a controller share this object during one call.
+
+    ``now`` is the time of the batch in milliseconds since 1970 UTC; it does not decrease.
+    """
 
     def __init__(
         self,

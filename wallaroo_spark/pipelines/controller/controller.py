@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from wallaroo_spark.errors import PipelineError, bounded_reason
-from wallaroo_spark.pipelines.controller.context import NONE_ASIDE, CallContext, next_state
+from wallaroo_spark.pipelines.controller.context import CallContext, next_state
 from wallaroo_spark.pipelines.controller.groups import SubscriberGroups
 from wallaroo_spark.pipelines.controller.instances import ActiveInstances
 from wallaroo_spark.pipelines.controller.messages import events as e
@@ -29,9 +29,8 @@ from wallaroo_spark.pipelines.controller.partition_log import PartitionLog, reco
 from wallaroo_spark.pipelines.controller.pipelines import PipelineRuns
 from wallaroo_spark.pipelines.controller.stages import ack_problem
 from wallaroo_spark.pipelines.controller.states import DELIVERY, DeliveryEvent, DeliveryState
-from wallaroo_spark.pipelines.controller.stored.entries_of_kind import Changes, Stored
+from wallaroo_spark.pipelines.controller.stored.entries_of_kind import Changes
 from wallaroo_spark.pipelines.controller.stored.key_state import OpenDelivery
-from wallaroo_spark.pipelines.controller.stored.seen_ids import SeenCache
 from wallaroo_spark.pipelines.controller.transactions import StagedStatements, Transactions
 
 LONGEST_DELAY = 24 * 3600 * 1000
@@ -47,20 +46,12 @@ _LATE = "the delivery is not open, or another member has it; its message is drop
 class KeyController:
     """The controller of a key during one batch, for a shell that answers instructions within the batch.
 
-    ``now`` is the time of the batch in milliseconds since 1970 UTC; it does not decrease. :meth:`handle` may be called
-    again with the answers to its instructions. The entries stay decoded between the calls; :meth:`take_changes` returns
-    the changes of all calls at the end, and :attr:`fresh` the records that they append.
+    :meth:`handle` may be called again with the answers to its instructions. The entries stay decoded between the calls;
+    :meth:`take_changes` returns the changes of all calls at the end, and :attr:`fresh` the records that they append.
     """
 
-    def __init__(
-        self,
-        key: values.PartitionKey,
-        now: int,
-        stored: Stored,
-        cache: SeenCache | None = None,
-        set_aside: Mapping[tuple[str, int], str] = NONE_ASIDE,
-    ) -> None:
-        self.context = context = CallContext(key, now, stored, cache, set_aside)
+    def __init__(self, context: CallContext) -> None:
+        self.context = context
         self._head = context.head
         self._log = PartitionLog(context)
         self._transactions = Transactions(context)
@@ -378,8 +369,9 @@ class KeyController:
             self._take_away(delivery, "an operator has taken it away")
 
     def _group_changed(self, event: e.GroupChanged) -> None:
-        if problem := self._groups.change_problem(event):
-            self.context.refuse(event.reply_to, problem)
+        if event.group not in self._head.groups:
+            text = f"there is no group {event.group} on {self.context.key}; wallaroo-spark groups list shows them"
+            self.context.refuse(event.reply_to, text)
             return
         self.context.answer(event.reply_to)
         found = self._head.groups[event.group].open

@@ -157,12 +157,6 @@ class SubscriberGroups:
             if group.open is not None and group.open.state is DeliveryState.DELIVERED and group.open.due
         ]
 
-    def change_problem(self, event: events.GroupChanged) -> str:
-        """Why an operator cannot change a group, with the remedy; empty when it can be changed."""
-        if event.group not in self._groups:
-            return f"there is no group {event.group} on {self._context.key}; wallaroo-spark groups list shows them"
-        return ""
-
     def changed(self, event: events.GroupChanged) -> None:
         """An operator changes a group that has no delivery with a member."""
         group = self._groups[event.group]

@@ -14,7 +14,7 @@ from typing import Any, get_args, get_type_hints
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.options import read_value
 from wallaroo_spark.pipelines.schema.declarations import KINDS, Declaration
-from wallaroo_spark.pipelines.schema.fields import declared_rows, entry_kind, text_problem, value_problem
+from wallaroo_spark.pipelines.schema.fields import ENTRY_KINDS, declared_rows, text_problem, value_problem
 from wallaroo_spark.pipelines.schema.names import ObjectKey
 from wallaroo_spark.pipelines.schema.problems import Problems
 from wallaroo_spark.settings import Kind, Row
@@ -24,7 +24,6 @@ from wallaroo_spark.yaml_reader import FilePosition, YamlValue, read_documents, 
 HINT = "give a YAML file with a document for each object; docs/pipelines/schema.md has the fields"
 MOST_OBJECTS = 100_000
 """The most objects of an application. A choice that bounds the work of a check."""
-_MISSING = object()
 
 
 @dataclass(frozen=True)
@@ -85,19 +84,18 @@ def _named_key(document: YamlValue) -> ObjectKey | None:
 
 
 def _declaration(document: YamlValue, problems: Problems, *, lenient: bool = False) -> PlacedDeclaration | None:
+    kind = (document.fields or {}).get("kind")
     if document.fields is None:
-        problems.add(document.place, f"a document is {_shown(document)}, and has to have kind, name and other fields")
-        return None
-    kind = document.fields.get("kind")
-    if kind is None or kind.value is None:
-        problems.add(document.place, f"kind is missing; it is one of {', '.join(KINDS)}")
-        return None
-    if not isinstance(kind.value, str) or kind.value not in KINDS:
-        remedy = hint(str(kind.value), KINDS)
-        problems.add(kind.place, f"kind {_shown(kind)} is not known; {remedy}")
-        return None
-    made = _TableReading(problems, lenient).table(document, KINDS[kind.value], kind.value, ("kind",))
-    return None if made is None else PlacedDeclaration(made, document)
+        place, text = document.place, f"a document is {_shown(document)}, and has to have kind, name and other fields"
+    elif kind is None or kind.value is None:
+        place, text = document.place, f"kind is missing; it is one of {', '.join(KINDS)}"
+    elif not isinstance(kind.value, str) or kind.value not in KINDS:
+        place, text = kind.place, f"kind {_shown(kind)} is not known; {hint(str(kind.value), KINDS)}"
+    else:
+        made = _TableReading(problems, lenient).table(document, KINDS[kind.value], kind.value, ("kind",))
+        return None if made is None else PlacedDeclaration(made, document)
+    problems.add(place, text)
+    return None
 
 
 def to_document(declaration: Declaration, *, defaults: bool = False) -> dict[str, Any]:
@@ -142,45 +140,35 @@ class _TableReading:
     def table(self, given: YamlValue, table: type, title: str, besides: Sequence[str] = ()) -> Any:
         """The object of a table, or None after adding the problems of a mapping."""
         if given.fields is None:
-            self._problems.add(given.place, f"{title} is {_shown(given)}, and has to have fields of its own")
-            return None
+            return self._refused(given.place, f"{title} is {_shown(given)}, and has to have fields of its own")
+        before = len(self._problems.found)
         rows = {row.name: row for row in declared_rows(table)}
-        good = True
         for name in given.fields:
             if name not in rows and name not in besides:
-                remedy = hint(name, rows)
-                self._problems.add(given.names[name], f"{name} is not a field of {title}; {remedy}")
-                good = False
+                self._refused(given.names[name], f"{name} is not a field of {title}; {hint(name, rows)}")
         values: dict[str, Any] = {}
         for row in rows.values():
             found = given.fields.get(row.name)
             # A name without a value is as if it were not there.
-            if found is None or found.value is None:
-                if row.default is MISSING:
-                    self._problems.add(given.place, f"{title} lacks {row.name}: {row.help}")
-                    good = False
-                continue
-            value = self._value(found, table, row)
-            if value is _MISSING:
-                good = False
-            else:
-                values[row.attribute] = value
+            if found is not None and found.value is not None:
+                if (value := self._value(found, table, row)) is not None:
+                    values[row.attribute] = value
+            elif row.default is MISSING:
+                self._refused(given.place, f"{title} lacks {row.name}: {row.help}")
         if self._lenient:
             return _sketch(table, values)
-        if not good:
+        if len(self._problems.found) > before:
             return None
         try:
             return table(**values)
         except ConfigurationError as error:
-            self._problems.add(given.at(str(error.fields.get("field", ""))), error.message)
-            return None
+            return self._refused(given.at(str(error.fields.get("field", ""))), error.message)
 
     def _value(self, given: YamlValue, table: type, row: Row) -> Any:
-        """The value of a field, or _MISSING after adding its problems."""
+        """The value of a field, or None after adding its problems."""
         if row.kind is Kind.SECTION:
-            made = self.table(given, nested_table(table, row), row.name)
-            return _MISSING if made is None else made
-        inner = entry_kind(row.kind)
+            return self.table(given, nested_table(table, row), row.name)
+        inner = ENTRY_KINDS.get(row.kind)
         if inner is not None:
             return self._entries(given, table, row, inner)
         value = given.value
@@ -188,37 +176,38 @@ class _TableReading:
             try:
                 value = read_value(row, value)
             except ConfigurationError:
-                return self._refused(given, f"{row.name} is {_shown(given)}; write a number with a unit: 90s, 12h, 7d")
+                return self._refused(
+                    given.place, f"{row.name} is {_shown(given)}; write a number with a unit: 90s, 12h, 7d"
+                )
         elif row.kind not in (Kind.COUNT, Kind.FLAG, Kind.SECONDS) and not isinstance(value, str):
             way_out = "write it in quotes" if given.fields is None and given.entries is None else "write a text"
-            return self._refused(given, f"{row.name} is {_shown(given)}, which is not a text; {way_out}")
+            return self._refused(given.place, f"{row.name} is {_shown(given)}, which is not a text; {way_out}")
         problem = value_problem(row, value)
-        return self._refused(given, f"{row.name}: {problem}") if problem else value
+        return self._refused(given.place, f"{row.name}: {problem}") if problem else value
 
     def _entries(self, given: YamlValue, table: type, row: Row, inner: Kind) -> Any:
         if given.entries is None:
-            return self._refused(given, f"{row.name} is {_shown(given)}, which is not a list; write [...]")
+            return self._refused(given.place, f"{row.name} is {_shown(given)}, which is not a list; write [...]")
         before = len(self._problems.found)
         values: list[Any] = []
         for number, entry in enumerate(given.entries):
             if inner is Kind.SECTION:
                 values.append(self.table(entry, nested_table(table, row), f"{row.name}[{number}]"))
             elif not isinstance(entry.value, str):
-                self._refused(entry, f"{row.name} has {_shown(entry)}, which is not a text; write it in quotes")
+                self._refused(entry.place, f"{row.name} has {_shown(entry)}, which is not a text; write it in quotes")
             elif problem := text_problem(inner, entry.value):
-                self._refused(entry, f"{row.name}: {problem}")
+                self._refused(entry.place, f"{row.name}: {problem}")
             elif entry.value in values:
-                self._refused(entry, f"{row.name} has {entry.value!r} twice; remove one of them")
+                self._refused(entry.place, f"{row.name} has {entry.value!r} twice; remove one of them")
             else:
                 values.append(entry.value)
         if len(self._problems.found) > before and (not self._lenient or None in values):
-            return _MISSING
+            return None
         problem = value_problem(row, tuple(values))
-        return self._refused(given, f"{row.name}: {problem}") if problem else tuple(values)
+        return self._refused(given.place, f"{row.name}: {problem}") if problem else tuple(values)
 
-    def _refused(self, given: YamlValue, text: str) -> Any:
-        self._problems.add(given.place, text)
-        return _MISSING
+    def _refused(self, place: FilePosition, text: str) -> None:
+        self._problems.add(place, text)
 
 
 def _sketch(table: type, values: dict[str, Any]) -> Any:

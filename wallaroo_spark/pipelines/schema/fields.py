@@ -23,6 +23,10 @@ class Checked:
         for one in declared_rows(type(self)):
             if problem := value_problem(one, getattr(self, one.attribute)):
                 raise invalid(one.name, f"{one.name}: {problem}")
+        self.check_combination()
+
+    def check_combination(self) -> None:
+        """Raise :func:`invalid` for values that do not go together."""
 
 
 def invalid(field: str, problem: str) -> ConfigurationError:
@@ -45,7 +49,7 @@ def value_problem(row: Row, value: Any) -> str:
         return ""
     if row.kind in _TEXT_PROBLEMS and isinstance(value, str):
         return text_problem(row.kind, value) if value or row.required else ""
-    if row.kind in _LISTS:
+    if row.kind in ENTRY_KINDS:
         return _list_problem(row, value)
     if row.choices and isinstance(value, str) and value not in row.choices:
         return f"{value!r} is not known; {hint(value, row.choices)}"
@@ -81,13 +85,13 @@ _TEXT_PROBLEMS = {
     Kind.CRON: cron_problem,
     Kind.ZONE: zone_name_problem,
 }
-_LISTS = {Kind.NAMES: Kind.NAME, Kind.STREAMS: Kind.STREAM, Kind.PATTERNS: Kind.PATTERN, Kind.SECTIONS: Kind.SECTION}
+ENTRY_KINDS = {
+    Kind.NAMES: Kind.NAME,
+    Kind.STREAMS: Kind.STREAM,
+    Kind.PATTERNS: Kind.PATTERN,
+    Kind.SECTIONS: Kind.SECTION,
+}
 """Kind of a list → kind of its entries."""
-
-
-def entry_kind(kind: Kind) -> Kind | None:
-    """The kind of a list's entries; None for a kind that is no list."""
-    return _LISTS.get(kind)
 
 
 def _list_problem(row: Row, value: Any) -> str:
@@ -97,7 +101,7 @@ def _list_problem(row: Row, value: Any) -> str:
         return f"there is none; give {settings.plain(row.minimum)} or more"
     if row.maximum is not None and len(value) > row.maximum:
         return f"there are {len(value)}, and {settings.plain(row.maximum)} are permitted; leave some out"
-    inner = _LISTS[row.kind]
+    inner = ENTRY_KINDS[row.kind]
     if inner is Kind.SECTION:
         return ""
     return next((problem for text in value if (problem := text_problem(inner, text))), "")

@@ -90,15 +90,8 @@ class MovePlan:
 
     def to_json(self) -> bytes:
         """Encode as the stored form."""
-        return json.dumps(
-            {
-                "version": FORMAT,
-                "first": self.first,
-                "last": self.last,
-                "moves": [vars(move) for move in self.moves],
-                "forgotten": self.forgotten,
-            }
-        ).encode()
+        moves = [vars(move) for move in self.moves]
+        return json.dumps({"version": FORMAT, **vars(self), "moves": moves}).encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> MovePlan:

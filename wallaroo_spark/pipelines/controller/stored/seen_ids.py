@@ -17,7 +17,6 @@ Source: ``docs/pipelines/design.md#the-state-of-a-key``.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import sys
 from bisect import bisect_right
 from collections import OrderedDict, deque
@@ -136,11 +135,10 @@ class SeenIds:
     def __init__(self, key: Hashable, stored: Stored, head: Head, cache: SeenCache | None = None) -> None:
         self._key, self._stored, self._head, self._cache = key, stored, head, cache
         self._seen: Seen | None = None
-        self._added: list[bytes] = []
-        self._added_hashes: list[bytes] = []
+        self._added: list[tuple[bytes, bytes]] = []
+        """Digest and hash of each record that this call adds."""
         self._elsewhere: dict[int, bytes | None] = {}
         """The changed entries with ids that other partitions have."""
-        self._first_added = 0
         self._forgot = False
         self._gone: list[int] = []
         """First offsets of the chunks of which nothing is remembered any more."""
@@ -162,7 +160,12 @@ class SeenIds:
         for chunk in seen.chunks:
             for offset in range(max(chunk.first, head.seen_from), chunk.end):
                 yield chunk.digest(offset), chunk.hash(offset), offset
-        yield from zip(self._added, self._added_hashes, itertools.count(self._first_added))
+        for offset, (digest, hashed) in enumerate(self._added, self._first_added):
+            yield digest, hashed, offset
+
+    @property
+    def _first_added(self) -> int:
+        return self._head.last + 1 - len(self._added)
 
     def add(self, digest: bytes, hashed: bytes, offset: int) -> None:
         """Remember the record at the next offset, with the hash that decides its partition.
@@ -170,10 +173,7 @@ class SeenIds:
         :meth:`forget` was called before it in the same turn.
         """
         self._load().offsets[digest] = offset
-        if not self._added:
-            self._first_added = offset
-        self._added.append(digest)
-        self._added_hashes.append(hashed)
+        self._added.append((digest, hashed))
 
     def add_elsewhere(self, partition: int, digests: bytes, offsets: tuple[int, ...]) -> None:
         """Remember records that another partition has. :meth:`forget` was called before it in the same turn."""
@@ -209,7 +209,7 @@ class SeenIds:
             self._gone += [chunk.first for chunk in seen.chunks]
             seen.offsets.clear()
             seen.chunks.clear()
-            self._added, self._added_hashes, self._oldest = [], [], None
+            self._added, self._oldest = [], None
             head.seen_from = head.last + 1
             self._forgot = True
 
@@ -232,7 +232,7 @@ class SeenIds:
                 _, written_at = chunk.times[bisect_right(chunk.times, (offset, sys.maxsize)) - 1]
                 self._oldest = offset, written_at, chunk.digest(offset)
             else:
-                self._oldest = offset, self._head.seen_clock, self._added[offset - self._first_added]
+                self._oldest = offset, self._head.seen_clock, self._added[offset - self._first_added][0]
         return self._oldest
 
     def take_changes(self) -> Changes:
@@ -243,8 +243,8 @@ class SeenIds:
         for first in self._gone:
             changes[_KIND + encode(first)] = None
         if self._added:
-            begin = ((self._first_added, head.seen_clock),)
-            added = _Chunk(begin, b"".join(self._added), b"".join(self._added_hashes))
+            digests, hashes = (b"".join(values) for values in zip(*self._added, strict=True))
+            added = _Chunk(((self._first_added, head.seen_clock),), digests, hashes)
             if seen.chunks and seen.chunks[-1].size < SMALL_CHUNK:
                 small = seen.chunks.pop()
                 changes[_KIND + encode(small.first)] = None
@@ -258,13 +258,13 @@ class SeenIds:
             changes[_ELSEWHERE + encode(number)] = entry
         if self._added or self._forgot or self._gone or self._elsewhere:
             head.seen_chunks = [chunk.first for chunk in seen.chunks]
-            text = head.seen_trace + head.seen_from.to_bytes(8, "big") + b"".join(self._added)
+            text = head.seen_trace + head.seen_from.to_bytes(8, "big") + b"".join(digest for digest, _ in self._added)
             text += b"".join(encode(one) for one in self._elsewhere.items())
             head.seen_trace = hashlib.blake2b(text, digest_size=DIGEST_BYTES).digest()
         if self._cache is not None:
             self._cache.keep(self._key, head.seen_trace, seen)
         self._seen, self._added, self._gone, self._forgot, self._oldest = None, [], [], False, None
-        self._added_hashes, self._elsewhere = [], {}
+        self._elsewhere = {}
         return changes
 
     def _load(self) -> Seen:
