@@ -19,7 +19,7 @@ from wallaroo_spark.columnar.python_values import python_rows, python_values
 from wallaroo_spark.engine.failures.isolation import FailedRows
 from wallaroo_spark.engine.failures.set_aside import FailedRow
 from wallaroo_spark.engine.operator.functions import given_event, payload_of
-from wallaroo_spark.engine.operator.rows import history_batches, ipc_stream
+from wallaroo_spark.engine.operator.rows import history_batches
 from wallaroo_spark.errors import SinkError, WallarooError
 from wallaroo_spark.gateway.cloud_events import event_of, to_wire
 from wallaroo_spark.gateway.limits import GatewayLimits
@@ -28,10 +28,11 @@ from wallaroo_spark.pipelines.controller.messages.values import StageDelivery
 from wallaroo_spark.pipelines.controller.stored.encoding import decode, encode
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, Payload
 from wallaroo_spark.pubsub.subscribing.topic_source import row_as_json
+from wallaroo_spark.sidecar.task_access import as_arrow_stream
 from wallaroo_spark.sinks.settings import StreamSettings
 from wallaroo_spark.sinks.stores.event_rows import CLOUDEVENTS, RowReader
 from wallaroo_spark.sinks.stores.files import FORMATS
-from wallaroo_spark.streams.rows import HISTORY, as_events, as_rows
+from wallaroo_spark.streams.rows import as_events, as_rows
 
 LIMITS = GatewayLimits()
 
@@ -77,7 +78,7 @@ def table(payload: bytes) -> None:
 
 def history(payload: bytes) -> None:
     step = StoreOutput(StageDelivery("shop/p", 1, "s", 1), Payload(payload, JSON_TYPE), 0, 0)
-    rows = pa.ipc.open_stream(ipc_stream(history_batches(0, 0, [step]), HISTORY)).read_all()
+    rows = pa.ipc.open_stream(as_arrow_stream(*history_batches(0, 0, [step]))).read_all()
     assert rows.column("output").to_pylist() == [payload]
 
 

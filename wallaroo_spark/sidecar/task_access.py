@@ -111,9 +111,9 @@ def write_arrow(
     return rows
 
 
-def as_arrow_stream(batch: pa.RecordBatch) -> bytes:
-    """Return one batch as the bytes of an Arrow IPC stream, its schema included."""
+def as_arrow_stream(*batches: pa.RecordBatch) -> bytes:
+    """Return batches, at least one, as the bytes of an Arrow IPC stream, their schema included."""
     sink = pa.BufferOutputStream()
-    write_arrow(sink, [batch])
+    write_arrow(sink, batches)
     data: bytes = sink.getvalue().to_pybytes()
     return data

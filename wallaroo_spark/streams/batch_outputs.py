@@ -26,6 +26,7 @@ from wallaroo_spark.pipelines.controller.stored.encoding import decode
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.runtime.python_tasks import TASK_PROCESS
 from wallaroo_spark.sidecar.batch_log import BatchLog
+from wallaroo_spark.sidecar.task_access import write_arrow
 from wallaroo_spark.storage.locations import Location
 from wallaroo_spark.streams.places import BATCHES
 from wallaroo_spark.streams.rows import HISTORY, INPUT, OUTBOX, RECORDS, OutputKind
@@ -265,8 +266,7 @@ def _write(outputs: BatchOutputs, stem: str, file: OutputFile, rows: _Rows) -> O
         if ending == "parquet":
             write_parquet(stream, table)
         else:
-            with pa.ipc.new_stream(stream, schema) as writer:
-                writer.write_table(table)
+            write_arrow(stream, table.to_batches(), schema=schema)
         size = stream.tell()
     first, last = rows[0]["first"], rows[-1]["last"]
     return replace(file, name=name, rows=table.num_rows, bytes=size, first=first, last=last)

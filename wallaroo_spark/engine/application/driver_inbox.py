@@ -57,12 +57,11 @@ def dismissals(schema: StoredSchema, inbox: InboxReader, gateways: int) -> list[
     generation has started, because the gateway itself will not. Sinks have no members.
     """
     known = {f"g{number}" for number in range(gateways)} | {DRIVER}
-
-    def is_gone(gateway: str) -> bool:
-        return gateway not in known and not gateway.startswith(SINK)
-
-    found = inbox.unread({}, fresh=True)
-    gone = {gateway: max(files, default=0) + 1 for gateway, files in found.items() if is_gone(gateway)}
+    gone = {
+        gateway: max(files, default=0) + 1
+        for gateway, files in inbox.unread({}, fresh=True).items()
+        if gateway not in known and not gateway.startswith(SINK)
+    }
     return [
         (key, GatewayStarted(gateway, generation))
         for gateway, generation in sorted(gone.items())

@@ -19,18 +19,9 @@ from wallaroo_spark.pipelines.controller.messages.events import CarriedIn
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.controller.stored.encoding import encode
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
+from wallaroo_spark.sidecar.task_access import as_arrow_stream
 from wallaroo_spark.streams.inbox import DRIVER
 from wallaroo_spark.streams.rows import HISTORY, INPUT, OUTBOX, HistoryKind, OutputKind, Rank, as_rows, batch_of
-
-
-def ipc_stream(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> bytes:
-    """Batches as the bytes of one Arrow IPC stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
-    body: bytes = sink.getvalue().to_pybytes()
-    return body
 
 
 def history_batches(partition: int, now: int, steps: Sequence[i.HistoryStep]) -> Iterable[pa.RecordBatch]:
@@ -143,7 +134,7 @@ def output_rows(key: PartitionKey, now: int, result: TurnResult) -> Iterator[Out
         yield OutputRow(OutputKind.FORGET, "", forgotten, None, 0, None)
     yield from _records(result.fresh_from, now, result.fresh)
     for part in _parts(steps, _step_bytes):
-        body = ipc_stream(history_batches(key.partition, now, part), HISTORY)
+        body = as_arrow_stream(*history_batches(key.partition, now, part))
         yield OutputRow(OutputKind.HISTORY, "", None, None, len(part), body)
     encoded = [(one, encode(CarriedIn(key, one.sequence, one.message))) for one in carried]
     for some in _parts(encoded, lambda pair: len(pair[1])):
@@ -157,7 +148,7 @@ def output_rows(key: PartitionKey, now: int, result: TurnResult) -> Iterator[Out
             packed.append((encode(one), records))
         for few in _parts(packed, lambda pair: len(pair[0]) + len(pair[1] or b"")):
             body = batch_of(OUTBOX, len(few), instruction=[one for one, _ in few], records=[one for _, one in few])
-            yield OutputRow(OutputKind.OUTBOX, gateway, None, None, len(few), ipc_stream([body], OUTBOX))
+            yield OutputRow(OutputKind.OUTBOX, gateway, None, None, len(few), as_arrow_stream(body))
     yield OutputRow(OutputKind.TIMER, "", result.armed, None, 0, turn_gauges(key, now, result))
 
 
@@ -170,7 +161,7 @@ def _records(first: int, now: int, records: Sequence[CloudEvent]) -> Iterator[Ou
     for part in _parts(records, lambda record: record.size):
         batch = as_rows(first, part, now)
         last = first + len(part) - 1
-        yield OutputRow(OutputKind.RECORDS, "", first, last, len(part), ipc_stream([batch], batch.schema))
+        yield OutputRow(OutputKind.RECORDS, "", first, last, len(part), as_arrow_stream(batch))
         first = last + 1
 
 
@@ -195,7 +186,7 @@ def _carried_body(key: PartitionKey, encoded: Sequence[tuple[i.CarryOut, bytes]]
         place=0,
         event=[event for _, event in encoded],
     )
-    return ipc_stream([batch], INPUT)
+    return as_arrow_stream(batch)
 
 
 def _step_bytes(step: i.HistoryStep) -> int:
