@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wallaroo_spark.engine.operator.rows import ForGateway
 from wallaroo_spark.gateway.limits import GatewayLimits
 from wallaroo_spark.pipelines.controller.messages import events as e
+from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.pipelines.schema.documents import read_declarations
@@ -66,7 +66,7 @@ class MemoryApplication(fake_application.MemoryApplication):
     def _waiting(self) -> bool:
         return not self._held and super()._waiting()
 
-    def _attached(self, one: ForGateway, table: Sequence[CloudEvent]) -> tuple[CloudEvent, ...] | None:
+    def _attached(self, one: i.ForGateway, table: Sequence[CloudEvent]) -> tuple[CloudEvent, ...] | None:
         return super()._attached(one, table) if self.attach else None
 
 

@@ -19,7 +19,7 @@ from typing import Any, Self
 from wallaroo_spark.client import Client, Event, StageFunction
 from wallaroo_spark.client.events import decode_value
 from wallaroo_spark.engine.operator.functions import StageFunctions
-from wallaroo_spark.engine.operator.rows import ForGateway, gateway_of
+from wallaroo_spark.engine.operator.rows import gateway_of
 from wallaroo_spark.engine.operator.turn import InputRow, take_turn
 from wallaroo_spark.errors import ConfigurationError, PipelineError, TransportError
 from wallaroo_spark.event_loop import LoopThread, beside
@@ -178,12 +178,12 @@ class MemoryApplication:
             self.said.append((key, one))
             if isinstance(one, i.CarryOut):
                 self._carried.append((one.target, e.CarriedIn(key, one.sequence, one.message)))
-            elif isinstance(one, ForGateway):
+            elif isinstance(one, i.ForGateway):
                 gateway = gateway_of(one)
                 if gateway != DRIVER:
                     self._outbox[gateway][self.committed + 1].append((one, self._attached(one, table)))
 
-    def _attached(self, one: ForGateway, table: Sequence[CloudEvent]) -> tuple[CloudEvent, ...] | None:
+    def _attached(self, one: i.ForGateway, table: Sequence[CloudEvent]) -> tuple[CloudEvent, ...] | None:
         """The records that are attached to a message."""
         return tuple(table[one.first - 1 : one.last]) if isinstance(one, i.DeliverRecords) else None
 
