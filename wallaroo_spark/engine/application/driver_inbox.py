@@ -93,16 +93,14 @@ class Retention:
             if reached >= position:
                 self._tables.expire(key.stream, key.partition, first)
                 del self._told[key]
-        events: list[tuple[PartitionKey, Event]] = []
         firsts: dict[PartitionKey, int] = {}
         for key, ttl in _ttls(schema).items():
             if ttl is None or key in self._told:
                 continue
             if (expired := self._tables.expired(*key, now - round(ttl * 1000))) is not None:
                 firsts[key] = expired
-                events.append((key, RecordsExpired(expired)))
-        if events:
-            position = self._inbox.write(events)
+        if firsts:
+            position = self._inbox.write([(key, RecordsExpired(first)) for key, first in firsts.items()])
             self._told.update({key: (first, position) for key, first in firsts.items()})
 
 

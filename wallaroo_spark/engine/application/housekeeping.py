@@ -10,7 +10,7 @@ import time
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.engine.application.driver_inbox import DriverInbox, Retention
 from wallaroo_spark.engine.application.settings import ApplicationSettings
-from wallaroo_spark.engine.source import InboxCleaner, InputOffset
+from wallaroo_spark.engine.source import InboxCleaner, offset_of
 from wallaroo_spark.observe.published import GaugeFile
 from wallaroo_spark.pipelines.schema.store import SchemaStore
 from wallaroo_spark.storage.locations import for_tasks
@@ -71,7 +71,7 @@ class Housekeeping:
             self._delete(committed)
         if not all_now and now >= self._expired_at + self._settings.retention_seconds:
             millis = time.time_ns() // 1_000_000
-            self._retention.look(self._schemas.newest(), millis, self._offset(committed).inbox)
+            self._retention.look(self._schemas.newest(), millis, offset_of(self._files, committed).inbox)
             if self._settings.history_seconds is not None:
                 self._history.expire(millis - round(self._settings.history_seconds * 1000))
             self._expired_at = now
@@ -80,10 +80,5 @@ class Housekeeping:
         """Delete the files that no later batch, and no gateway, reads."""
         self._cleaner.delete_read(committed)
         # The newest manifest always stays, because it has all timers.
-        carried = self._offset(committed).batch + 1
+        carried = offset_of(self._files, committed).batch + 1
         self._outputs.keep_from(max(0, min(committed, carried, self.moved + 1, committed + 1 - self._settings.keep)))
-
-    def _offset(self, batch: int) -> InputOffset:
-        """The end of a committed batch; the beginning of everything when Spark has deleted it."""
-        offsets = self._files.source_offsets(batch)
-        return InputOffset.from_json(offsets[0]) if offsets else InputOffset()

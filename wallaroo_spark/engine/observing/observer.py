@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from wallaroo_spark.checkpoint import CheckpointFiles
-from wallaroo_spark.engine.source import InputOffset
+from wallaroo_spark.engine.source import offset_of
 from wallaroo_spark.errors import RegistryError, WallarooError, one_line
 from wallaroo_spark.observe.application import ApplicationStatus, GatewayStatus, PipelineStatus, StageStatus
 from wallaroo_spark.observe.causes import with_cause
@@ -71,7 +71,7 @@ class Observer:
         self._reports: dict[str, tuple[str, float]] = {}
         self._unread: dict[str, tuple[int, int]] = {}
         self._listed_at = self._written_at = self._looked_at = float("-inf")
-        self._committed: tuple[int, float] | None = None
+        self._committed: int | None = None
         self._last: ApplicationStatus | None = None
         self._failing = ""
         self._lock = threading.Lock()
@@ -108,14 +108,13 @@ class Observer:
         problems = []
         try:
             committed = self._files.committed()
-            self._follow(committed, known.time)
+            self._committed = self._committed if committed is None else committed
             self._list_inbox(committed)
             self._read_schema()
         except WallarooError as error:
             problems.append(error.message)
         keys = {f"{stream}/{number}" for stream, number in self._shapes.keys}
-        batch = self._committed[0] if self._committed else None
-        query = self.query.look(batch)
+        query = self.query.look(self._committed)
         base = replace(
             known,
             query=query,
@@ -144,20 +143,15 @@ class Observer:
                 found[name] = report
         return "", leases, found
 
-    def _follow(self, committed: int | None, now: float) -> None:
-        if committed is not None and (self._committed is None or self._committed[0] != committed):
-            self._committed = committed, now
-
     def _list_inbox(self, committed: int | None) -> None:
         now = time.monotonic()
         if now - self._listed_at < (0.0 if self._files.local_folder is not None else SLOW_LOOK_SECONDS):
             return
         self._listed_at = now
-        offsets = None if committed is None else self._files.source_offsets(committed)
-        positions = InputOffset.from_json(offsets[0]).inbox if offsets else {}
+        unread = self._inbox.unread(offset_of(self._files, committed).inbox)
         self._unread = {
             gateway: (sum(map(len, files.values())), sum(file.rows for some in files.values() for file in some))
-            for gateway, files in self._inbox.unread(positions).items()
+            for gateway, files in unread.items()
         }
 
     def _read_schema(self) -> None:

@@ -153,6 +153,15 @@ class InputFiles:
         return self._versions[number]
 
 
+def offset_of(files: CheckpointFiles, batch: int | None) -> InputOffset:
+    """The end of a committed batch; the beginning of everything without one, and when Spark has deleted it.
+
+    ``files`` is the application's checkpoint.
+    """
+    offsets = None if batch is None else files.source_offsets(batch)
+    return InputOffset.from_json(offsets[0]) if offsets else InputOffset()
+
+
 class InboxCleaner:
     """Deletes the files of an inbox that committed batches have read. For the driver; one thread at a time.
 
@@ -169,8 +178,7 @@ class InboxCleaner:
         ``batch`` is committed. Only folders of gateways are listed whose position has changed since the last call.
         Raises :class:`CheckpointError` when a file cannot be read or deleted.
         """
-        offsets = self._files.source_offsets(batch)
-        read = InputOffset.from_json(offsets[0]).inbox if offsets else {}
+        read = offset_of(self._files, batch).inbox
         deleted = self._inbox.delete_read({name: at for name, at in read.items() if self._done.get(name) != at})
         self._done = read
         return deleted

@@ -48,8 +48,7 @@ class ApplyResult:
 
     def to_json(self) -> dict[str, Any]:
         """The outcome as plain values."""
-        changes = [change.to_json() for change in self.changes]
-        return {"version": self.version, "written": self.written, "changes": changes, "note": self.note}
+        return {**vars(self), "changes": [change.to_json() for change in self.changes]}
 
 
 def apply_files(

@@ -43,8 +43,7 @@ class ObjectChange:
     def to_json(self) -> dict[str, Any]:
         """The change as plain values."""
         fields = [{"field": one.path, "before": one.before, "after": one.after} for one in self.fields]
-        key = {"kind": self.key.kind, "namespace": self.key.namespace, "name": self.key.name}
-        return {**key, "action": self.action, "fields": fields}
+        return {**self.key._asdict(), "action": self.action, "fields": fields}
 
 
 def compare(before: Schema, after: Schema, keys: Iterable[ObjectKey]) -> list[ObjectChange]:

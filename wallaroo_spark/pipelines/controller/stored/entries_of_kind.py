@@ -71,10 +71,8 @@ class Entries(Generic[K, V]):
 
     def all_keys(self) -> Iterator[K]:
         """The keys of all entries, in a fixed order. This reads all stored keys."""
-        stored = self._stored_keys()
-        absent = {key for key, value in self._loaded.items() if value is None}
-        present = {key for key, value in self._loaded.items() if value is not None}
-        yield from sorted((stored - absent) | present, key=encode)
+        known = self._stored_keys() | self._loaded.keys()
+        yield from sorted((key for key in known if self._loaded.get(key, _MISSING) is not None), key=encode)
 
     def take_changes(self) -> Changes:
         """The changed entries as bytes; they count as stored from now on."""
