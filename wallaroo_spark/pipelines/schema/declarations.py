@@ -74,7 +74,7 @@ class RetryPolicy(Checked):
     """Stream that gets the event of an instance whose stage failed, or the event that a group could not process.
     Without it: the instance ends as failed, and no record is written. A stream with maxAttempts needs it."""
 
-    def check_combination(self) -> None:
+    def _check_combination(self) -> None:
         if self.dead_letter_stream and self.max_attempts is None:
             raise invalid(
                 "deadLetterStream",
@@ -111,7 +111,7 @@ class StreamDeclaration(_Declared):
     description: str = setting("", Kind.TEXT)
     """A text for people."""
 
-    def check_combination(self) -> None:
+    def _check_combination(self) -> None:
         if self.retry.max_attempts is not None and not self.retry.dead_letter_stream:
             raise invalid(
                 "retry",
@@ -130,7 +130,7 @@ class StartPoint(Checked):
     offset: int | None = setting(None, Kind.COUNT, minimum=0)
     """The first offset that is read, with location offset."""
 
-    def check_combination(self) -> None:
+    def _check_combination(self) -> None:
         if self.location == "offset" and self.offset is None:
             raise invalid(
                 "offset", "location is offset, and offset is missing; give offset: N, or location: beginning or latest"
@@ -293,7 +293,7 @@ class ScheduleDeclaration(_Declared):
     description: str = setting("", Kind.TEXT)
     """A text for people."""
 
-    def check_combination(self) -> None:
+    def _check_combination(self) -> None:
         if not self.type:
             raise invalid("type", "type is empty; give the type of the event, such as shop.day.began")
         try:
@@ -342,7 +342,7 @@ class Permission(Checked):
     name: str = setting("", Kind.NAME)
     """Name of the object. Without it: every object of the namespace."""
 
-    def check_combination(self) -> None:
+    def _check_combination(self) -> None:
         if self.name and not self.namespace:
             raise invalid(
                 "namespace", f"name is {self.name!r}, and namespace is missing; give the namespace of the object"

@@ -23,9 +23,9 @@ class Checked:
         for one in declared_rows(type(self)):
             if problem := value_problem(one, getattr(self, one.attribute)):
                 raise invalid(one.name, f"{one.name}: {problem}")
-        self.check_combination()
+        self._check_combination()
 
-    def check_combination(self) -> None:
+    def _check_combination(self) -> None:
         """Raise :func:`invalid` for values that do not go together."""
 
 
