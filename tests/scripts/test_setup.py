@@ -306,7 +306,7 @@ def test_a_browser_that_cannot_be_installed_is_named_and_the_rest_is_set_up(read
     assert "the tests of the status page will fail, because no Chromium is here" in done.stderr
 
 
-@pytest.mark.parametrize("script", ["bench", "chaos", "demo", "shop", "simulate", "soak"])
+@pytest.mark.parametrize("script", ["bench", "chaos", "cluster", "demo", "setup", "shop", "simulate", "soak", "test"])
 def test_help_installs_nothing(tmp_path: Path, script: str) -> None:
     copy_script(tmp_path)
     for name in (script, "environment.sh"):
