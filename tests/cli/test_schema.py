@@ -92,6 +92,15 @@ def test_a_branch_that_is_not_newer_is_not_applied(person: Person) -> None:
         assert f"'{time}' is no time; give seconds since 1970" in " ".join(wrong.split())
 
 
+def test_a_description_does_nothing_to_the_terminal(person: Person) -> None:
+    namespace = r'{kind: Namespace, name: shop, description: "\e[2J\n\u202e"}'
+
+    shown = person.run("apply", person.file(namespace)).stdout + person.run("get", "namespace").stdout
+
+    assert shown.count(r"\x1b[2J\n\u202e") == 2
+    assert all(line.isprintable() for line in shown.splitlines())
+
+
 def test_objects_are_listed_by_kind(person: Person) -> None:
     Path(person.app).mkdir()
     assert person.run("get", "all").stdout == "The schema has version 0, and no such object.\n"

@@ -159,5 +159,5 @@ def print_table(columns: Columns[T], rows: Collection[T]) -> None:
     for title in columns:
         table.add_column(title, overflow="fold")
     for row in rows:
-        table.add_row(*(cell(row) for cell in columns.values()))
+        table.add_row(*(printable(cell(row)) for cell in columns.values()))
     console().print(table)

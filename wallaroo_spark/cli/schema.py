@@ -18,7 +18,7 @@ import click
 
 from wallaroo_spark.cli.common import Columns, print_result, print_rows
 from wallaroo_spark.cli.verbs import Json, verb
-from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.errors import ConfigurationError, printable
 from wallaroo_spark.pipelines.schema.declarations import KINDS, Declaration, PipelineDeclaration, StreamDeclaration
 from wallaroo_spark.pipelines.schema.documents import to_document
 from wallaroo_spark.texts import count, day_and_clock, hint
@@ -121,7 +121,7 @@ def show_changes(changes: Iterable[ObjectChange]) -> None:
                 continue
             only = _shown(field.after if field.before is None else field.before)
             both = f"{_shown(field.before)} → {_shown(field.after)}"
-            click.echo(f"    {field.path}: {both if change.action == 'changed' else only}")
+            click.echo(printable(f"    {field.path}: {both if change.action == 'changed' else only}"))
 
 
 def shown_seconds(seconds: float | None, without: str) -> str:
