@@ -13,6 +13,7 @@ import pytest
 from tests import evil_values as evil
 from tests.streams.samples import canonical
 from wallaroo_spark.cli.durable.connecting import event_as_json, shown_data
+from wallaroo_spark.cli.durable.stage import plain
 from wallaroo_spark.client import Event
 from wallaroo_spark.client.events import JSON_TYPE, decode_value, encode_value, from_structured
 from wallaroo_spark.columnar.python_values import python_rows, python_values
@@ -23,6 +24,7 @@ from wallaroo_spark.engine.operator.rows import history_batches
 from wallaroo_spark.errors import SinkError, WallarooError
 from wallaroo_spark.gateway.cloud_events import event_of, to_wire
 from wallaroo_spark.gateway.limits import GatewayLimits
+from wallaroo_spark.json_text import dump_json
 from wallaroo_spark.pipelines.controller.messages.instructions import StoreOutput
 from wallaroo_spark.pipelines.controller.messages.values import StageDelivery
 from wallaroo_spark.pipelines.controller.stored.encoding import decode, encode
@@ -104,6 +106,12 @@ def structured(payload: bytes) -> None:
     assert same(payload, from_structured(line, "line 1").data)
 
 
+def command_of_a_stage(payload: bytes) -> None:
+    given = plain(decode_value(payload, JSON_TYPE), payload)
+    (line,) = dump_json([given]).splitlines()
+    assert json.loads(line) == [given]
+
+
 def terminal(payload: bytes) -> None:
     assert shown_data(of_client(payload)).isprintable()
 
@@ -152,6 +160,7 @@ PLACES: list[Callable[[bytes], None]] = [
     function,
     client,
     structured,
+    command_of_a_stage,
     terminal,
     dead_letter_file,
     sink_of_json,

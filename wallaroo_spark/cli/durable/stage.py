@@ -60,9 +60,13 @@ def value_of(output: bytes) -> Any:
     return output
 
 
-def plain(value: Any) -> Any:
-    """A decoded payload as JSON has it: bytes become text, with replacements."""
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
+def plain(value: Any, data: bytes) -> Any:
+    """A decoded payload as JSON has it. Bytes become text, with replacements, and so does what JSON reads and cannot
+    write, such as 1e400."""
+    with contextlib.suppress(ValueError, TypeError):
+        dump_json(value)
+        return value
+    return data.decode(errors="replace")
 
 
 @verb()
@@ -159,7 +163,7 @@ async def _run_stage(work: StageWork, command: str, streams: bool) -> Any:
         "partition": work.partition,
         "birth": work.birth,
         "root_event": None if work.root_event is None else to_structured(work.root_event),
-        "outputs": {name: plain(value) for name, value in work.outputs.items()},
+        "outputs": {name: plain(value, work.payloads[name][0]) for name, value in work.outputs.items()},
     }
     environment = {
         "WALLAROO_INSTANCE": str(work.instance),
