@@ -13,7 +13,7 @@ from wallaroo_spark.client.events import from_structured
 from wallaroo_spark.errors import SinkError
 from wallaroo_spark.gateway.cloud_events import event_of
 from wallaroo_spark.gateway.limits import GatewayLimits
-from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, valid_event
 from wallaroo_spark.sinks.settings import StreamSettings
 from wallaroo_spark.sinks.stores.event_rows import CLOUDEVENTS, INVALID, RowEvent, RowReader
 
@@ -151,6 +151,29 @@ def test_a_payload_that_is_no_event_is_a_dead_letter_with_the_reason(payload: by
     assert len(found.problem) < 1000
     assert (found.event.type, found.event.data) == (INVALID, payload if len(payload) < 3 << 20 else None)
     assert problem in dict(found.event.attributes)["failedreason"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ({"instance": [""], "stream": ["s"], "message_id": [1]}, "has no source"),
+        ({"instance": ["i" * 5000], "stream": ["s"], "message_id": [1]}, "has a source of 5000 characters"),
+        ({"partition": ["0"]}, "names partition '0'"),
+        ({"partition": [1]}, "names partition 1, and there are 1"),
+        ({"extensions": [["a"]]}, "has extensions that are a list"),
+        ({"extensions": [5]}, "has extensions that are a int"),
+        ({"key": [{"a": 1}]}, "has an attribute that is a dict"),
+        ({"type": [["t"]]}, "has an attribute that is a list"),
+        ({"time": ["yesterday"]}, "is not RFC 3339"),
+    ],
+)
+def test_a_row_that_is_no_event_is_a_dead_letter_that_its_stream_takes(columns: dict[str, Any], problem: str) -> None:
+    (found,) = made({"data": [b"x"], **columns})
+
+    assert problem in found.problem
+    assert (found.event.type, found.event.data) == (INVALID, b"x")
+    # A stream that refused one of the letters would take none that come with it.
+    assert valid_event(found.event) == found.event
 
 
 def test_a_column_that_no_event_has_is_refused() -> None:

@@ -79,7 +79,7 @@ class RowReader:
             yield self._event(data, given, plain, f"{ids}/{number}", partitions)
 
     def _event(self, data: bytes | None, given: dict[str, Any], plain: str, id: str, partitions: int) -> RowEvent:
-        found: dict[str, Any] = dict(given.get("extensions") or ())
+        found: dict[str, Any] = {}
         source = self.settings.source or f"/sinks/{self.settings.known_as}"
         if (instance := given.get("instance")) is not None and (stream := given.get("stream")) is not None:
             # A message of a connector stays in the order of its stream, and is known by its own id.
@@ -87,22 +87,23 @@ class RowReader:
             source = instance
             if (number := given.get("message_id")) is not None:
                 id = f"{stream}/{number}"
-        if (key := given.get("key")) is not None:
-            found[PARTITION_KEY] = _key_text(key)
-        if (at := given.get("event_time")) is not None:
-            found["time"] = at
-        for name in given.keys() & _ATTRIBUTES:
-            found[name] = given[name]
         content = data
         try:
+            found = _extensions(given.get("extensions")) | found
+            if (key := given.get("key")) is not None:
+                found[PARTITION_KEY] = _key_text(key)
+            if (at := given.get("event_time")) is not None:
+                found["time"] = at
+            for name in given.keys() & _ATTRIBUTES:
+                found[name] = given[name]
             if self.settings.format == CLOUDEVENTS:
                 members, content = _structured(data or b"")
                 found |= members
             elif content is not None and plain:
                 found.setdefault("datacontenttype", plain)
             partition = given.get("partition")
-            if partition is not None and not 0 <= partition < partitions:
-                raise EventProblem(f"names partition {partition}, and there are {partitions}: 0 to {partitions - 1}")
+            if partition is not None and not (type(partition) is int and 0 <= partition < partitions):
+                raise EventProblem(f"names partition {partition!r}, and there are {partitions}: 0 to {partitions - 1}")
             defaults = {"id": id, "source": source, "type": self.settings.type}
             names = [found.pop(name, "") or default for name, default in defaults.items()]
             texts = [text if type(text) is str else attribute_text(text) for text in names]
@@ -117,8 +118,18 @@ class RowReader:
     def _letter(self, data: bytes | None, id: str, source: str, problem: str) -> CloudEvent:
         """The dead letter of a row: its payload as it is, unless it is too long, with the reason."""
         attributes = (("failedreason", bounded_reason(problem)), ("failedstream", self.settings.stream))
-        event = CloudEvent(id[:LONGEST_TEXT], source[:LONGEST_TEXT], INVALID, data, attributes)
+        # A stream takes no event without a source, and none that comes with it.
+        source = str(source)[:LONGEST_TEXT] or f"/sinks/{self.settings.known_as}"
+        event = CloudEvent(id[:LONGEST_TEXT], source, INVALID, data, attributes)
         return event if event.size <= EVENT_BYTES else event._replace(data=None)
+
+
+def _extensions(given: Any) -> dict[str, Any]:
+    """The extensions of a row. Raises :class:`EventProblem` for a value that has no names."""
+    try:
+        return dict(given or ())
+    except (TypeError, ValueError):
+        raise EventProblem(f"has extensions that are a {type(given).__name__}; give a map of texts") from None
 
 
 def _structured(payload: bytes) -> tuple[dict[str, Any], bytes | None]:
