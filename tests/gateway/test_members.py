@@ -456,3 +456,14 @@ def test_a_raw_client_that_asks_for_nothing_has_many_events_and_deliveries_at_on
     assert isinstance(joined, e.GroupJoined)
     assert joined.max_records == 100
     assert Channel(work("ship", 0)).member.joining.concurrency == 100
+
+
+def test_a_change_of_a_group_asks_each_partition_once_however_often_it_is_named() -> None:
+    core = GatewayCore("g0", 3, SCHEMA, GatewayLimits())
+    request = pb.ChangeGroupRequest(stream="shop/orders", group="g", partitions=[1, 0] * 100_000)
+
+    _, events = core.change_group(request, lambda: None)
+    assert [key.partition for key, _ in events] == [0, 1]
+    request.partitions.append(7)
+    with pytest.raises(Refused, match="has 2 partitions, from 0, and 7 is asked for"):
+        core.change_group(request, lambda: None)

@@ -126,9 +126,10 @@ class GatewayCore:
         self._room_for_a_call()
         if problem := name_problem(request.group):
             raise invalid(f"group: {problem}")
-        for partition in request.partitions:
-            require_partition(stream.key.path, stream.partitions, partition)
-        keys = [PartitionKey(stream.key.path, one) for one in request.partitions or range(stream.partitions)]
+        # Each is asked once: a message has room for a million numbers.
+        chosen = sorted(set(request.partitions)) or range(stream.partitions)
+        require_partition(stream.key.path, stream.partitions, max(chosen))
+        keys = [PartitionKey(stream.key.path, one) for one in chosen]
         event: Callable[[ReplyTo], Event] = partial(DeliveriesTaken, group=request.group)
         if request.action != pb.ChangeGroupRequest.TAKE_AWAY:
             if request.action not in _ACTIONS:
@@ -165,8 +166,7 @@ class GatewayCore:
         start = _start_point(join.start)
         if join.max_events > self.limits.records:
             raise invalid(f"max_events is {join.max_events}, and {self.limits.records} are permitted; ask for fewer")
-        for partition in join.partitions:
-            require_partition(stream.key.path, stream.partitions, partition)
+        require_partition(stream.key.path, stream.partitions, max(join.partitions, default=0))
         return GroupJoining(
             stream.key.path,
             join.group,
