@@ -53,6 +53,7 @@ class CommitFollower:
         self._stamp = 0
         self._newest: int | None = None
         self._unread = True
+        self._following: int | None = None
         self._again_at = 0.0
 
     def newest(self, *, fresh: bool = False) -> int | None:
@@ -98,8 +99,10 @@ class CommitFollower:
         while (left := until - now) > 0:
             yield min(self._pause(), left)
             now = time.monotonic()
-            if self._files.has_next_commit():
-                self._unread = True
+            following = self._files.next_commit()
+            if following is not None and following != self._following:
+                # Once: what cannot be read, or acted on, is repeated after `seconds`.
+                self._following, self._unread = following, True
                 return
             if now >= look_at:
                 look_at = now + LOOK_SECONDS

@@ -148,10 +148,11 @@ class CheckpointFiles:
         except OSError:
             return 0
 
-    def has_next_commit(self) -> bool:
-        """Whether a local disk has the commit of the batch behind the newest one that was read; costs one ``stat``."""
+    def next_commit(self) -> int | None:
+        """The batch behind the newest one that was read, if a local disk has its commit; costs one ``stat``."""
         following = 0 if self._commits is None else self._commits[0] + 1
-        return not self._remote and os.path.exists(os.path.join(self._root, "commits", str(following)))
+        there = not self._remote and os.path.exists(os.path.join(self._root, "commits", str(following)))
+        return following if there else None
 
     @property
     def local_folder(self) -> str | None:
