@@ -121,7 +121,7 @@ class Simulation:
 
     def __init__(self, load: SimulatedLoad, credits: str, step: float = 0.01) -> None:
         self.load = load
-        self.flow = FlowControl.of(load.options(credits))
+        self.flow = FlowControl(load.options(credits))
         self.flow.restart(-1)
         self.step = step
         self.now = 0.0

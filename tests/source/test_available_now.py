@@ -88,23 +88,23 @@ def test_a_run_is_late_when_its_time_is_over() -> None:
 def test_without_a_target_a_batch_ends_where_its_plan_does() -> None:
     run = run_of()
 
-    assert not run.has_target
+    assert run.target is None
     assert run.within_target({"a": {"1": 5}}, {"a": {"1": 9}, "b": {"2": 3}}) == {"a": {"1": 9}, "b": {"2": 3}}
 
 
 @pytest.mark.parametrize(("increasing", "end"), [(True, 7), (False, 20)], ids=["increasing", "opaque"])
 def test_a_batch_goes_no_further_than_the_target(increasing: bool, end: int) -> None:
     run = run_of(increasing=increasing)
-    run.set_target({"a": {"1": 20}})
+    run.target = {"a": {"1": 20}}
 
-    assert run.has_target
+    assert run.target is not None
     assert run.within_target({"a": {"1": 5}}, {"a": {"1": 7}}) == {"a": {"1": end}}
     assert run.within_target({"a": {"1": 5}}, {"a": {"1": 25}}) == {"a": {"1": 20}}
 
 
 def test_streams_at_the_target_and_streams_that_began_after_it_stay_where_they_are() -> None:
     run = run_of()
-    run.set_target({"a": {"1": 20, "2": "e:0:1:4"}})
+    run.target = {"a": {"1": 20, "2": "e:0:1:4"}}
     start: dict[str, dict[str, int | str]] = {"a": {"1": 20, "2": "e:0:1:2"}}
 
     ends = run.within_target(start, {"a": {"1": 30, "2": "e:0:1:9", "3": 1}, "b": {"7": 2}})

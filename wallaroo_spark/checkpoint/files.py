@@ -337,15 +337,11 @@ class CheckpointFiles:
             newest = (batches[-1], commits[batches[-1]])
             if newest == self._commits or model.is_commit(self._read(f"commits/{batches[-1]}")):
                 if self._fsync and newest != self._commits:
-                    self._sync_commit(batches[-1])
+                    sync_log_file(os.path.join(self._root, "commits"), batches[-1])
                 self._commits = newest
                 break
             batches.pop()
         return batches
-
-    def _sync_commit(self, batch: int) -> None:
-        """Return when a commit, its checksum and their names are on the disk."""
-        sync_log_file(os.path.join(self._root, "commits"), batch)
 
     def _list(self, log: str) -> _Log:
         """Return the files of a log, by batch. Folders, checksums, temporary files and empty files are left out."""

@@ -39,6 +39,11 @@ class Lot:
     plain: bool
     """Whether no message has the flag EOS, EPHEMERAL or UNSTABLE_REFERENCE."""
 
+    def take(self, rows: NDArray[np.intp]) -> Lot:
+        """Copies of some rows."""
+        flags, sizes = self.flags[rows], self.sizes[rows]
+        return Lot(self.stored.take(pa.array(rows)), self.message_ids[rows], flags, sizes, self.plain)
+
 
 @dataclass(slots=True, eq=False)
 class StreamRows:

@@ -40,11 +40,12 @@ class EmbeddedRedis:
         self._port = 0
         self._guard: subprocess.Popen[bytes] | None = None
         self._directory: Path | None = None
-        self._pid: int | None = None
+        self.pid: int | None = None
+        """The process id of the server; None when it is not started."""
         _started_here.add(self)
 
     def __repr__(self) -> str:
-        return f"EmbeddedRedis(port={self._port}, pid={self._pid})"
+        return f"EmbeddedRedis(port={self._port}, pid={self.pid})"
 
     def __enter__(self) -> Self:
         self.start()
@@ -57,11 +58,6 @@ class EmbeddedRedis:
     def url(self) -> str:
         """The URL of the server, with the password; valid after the first :meth:`start`."""
         return f"redis://:{self._password}@127.0.0.1:{self._port}/0"
-
-    @property
-    def pid(self) -> int | None:
-        """The process id of the server; None when it is not started."""
-        return self._pid
 
     @property
     def running(self) -> bool:
@@ -97,7 +93,7 @@ class EmbeddedRedis:
     def stop(self) -> None:
         """End the server and remove its directory. Does nothing when it is not started."""
         guard, directory = self._guard, self._directory
-        self._guard = self._directory = self._pid = None
+        self._guard = self._directory = self.pid = None
         if guard is not None and guard.stdin is not None and guard.stdout is not None:
             guard.stdin.close()
             try:
@@ -130,7 +126,7 @@ class EmbeddedRedis:
                 start_new_session=True,
             )
         assert self._guard.stdout is not None
-        self._pid = int(self._guard.stdout.readline())
+        self.pid = int(self._guard.stdout.readline())
 
     def _await_ready(self, deadline: float) -> None:
         assert self._guard is not None
@@ -159,7 +155,7 @@ class EmbeddedRedis:
         if self._guard is not None and self._guard.stdin is not None:
             self._guard.stdin.close()
             self._guard.returncode = 0  # The shell is a child of the parent process, so there is nothing to wait for.
-            self._guard = self._directory = self._pid = None
+            self._guard = self._directory = self.pid = None
 
 
 _started_here: weakref.WeakSet[EmbeddedRedis] = weakref.WeakSet()

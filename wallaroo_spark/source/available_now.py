@@ -33,12 +33,8 @@ class AvailableNow:
         self._instances = frozenset(instances)
         self._increasing = increasing
         self._idle_since: float | None = None
-        self._target: References | None = None
-
-    @property
-    def has_target(self) -> bool:
-        """Whether the end of the run is known."""
-        return self._target is not None
+        self.target: References | None = None
+        """The references at which the run ends, of the streams that it still reads; None while they are not known."""
 
     def late(self, *, now: float) -> bool:
         """Whether the run has waited for its whole ``timeout``."""
@@ -74,18 +70,14 @@ class AvailableNow:
         """A batch is planned, or a connector waits for an ACK: the time in which no batch runs begins again later."""
         self._idle_since = None
 
-    def set_target(self, ends: References) -> None:
-        """The run ends at these references; they have the streams that it still reads."""
-        self._target = ends
-
     def within_target(self, start: References, ends: References) -> References:
         """The ends of a batch that would go from ``start`` to ``ends``, cut where they lie beyond the target.
 
         Streams that have reached the target, and streams that the target does not have, are left out.
         """
-        if self._target is None:
+        target = self.target
+        if target is None:
             return ends
-        target = self._target
         nearer = {}
         for scope, streams in ends.items():
             known, last = start.get(scope, {}), target.get(scope, {})

@@ -83,7 +83,7 @@ class FleetView:
         self._trust = trust
         self._slots: dict[int, SlotView] = {}
         self._changed = threading.Condition()
-        self._stamp = 0
+        self.stamp = 0
         self._stopping = threading.Event()
         self._started = False
         self._discovery = FleetDiscovery(self._leases, "the source", self._found)
@@ -115,16 +115,11 @@ class FleetView:
         """Keep :meth:`connectors` and ``seen`` up to date from now on. Call it before the workers are found."""
         self._watching = True
 
-    @property
-    def stamp(self) -> int:
-        """A number that increases whenever anything may have changed."""
-        return self._stamp
-
     def wait(self, stamp: int, seconds: float) -> int:
         """Wait up to ``seconds`` until the stamp differs from ``stamp``; return the new stamp."""
         with self._changed:
-            self._changed.wait_for(lambda: self._stamp != stamp, seconds)
-            return self._stamp
+            self._changed.wait_for(lambda: self.stamp != stamp, seconds)
+            return self.stamp
 
     def wait_for_first_look(self, seconds: float) -> None:
         """Wait up to ``seconds`` until the registry has answered once."""
@@ -212,7 +207,7 @@ class FleetView:
 
     def _bump(self) -> None:
         with self._changed:
-            self._stamp += 1
+            self.stamp += 1
             self._changed.notify_all()
 
     def _follow_registry(self) -> None:

@@ -302,10 +302,10 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """As :meth:`latestOffset`, but this returns ``start`` only when the run has reached its target."""
         limits, references = Limits(limits.max_rows, limits.max_bytes), self._book.references(start)
         while True:
-            if not run.has_target and self._has_everything(run, references):
+            if run.target is None and self._has_everything(run, references):
                 everything = self._plan(start, Limits())
                 if everything is not None:
-                    run.set_target(everything.ends)
+                    run.target = everything.ends
             plan = self._plan(start, limits)
             if plan is not None and not plan.empty:
                 ends = run.within_target(references, plan.ends)
@@ -314,7 +314,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     return self._ends(start, plan, ends)
             if plan is not None and (settled := self._without_rows(start, plan)) is not start:
                 return settled
-            if run.has_target:
+            if run.target is not None:
                 return start
             run.nothing_to_read(now=time.monotonic())
             time.sleep(_LOOK_SECONDS)

@@ -44,14 +44,8 @@ class OpenFiles:
             return None
         return (
             f"maxSessions is {max_sessions}, and a process on this host may have {self.limit} files open, so a worker "
-            f"here takes {self.sessions} sessions; {self.way_out(max_sessions)}"
-        )
-
-    def way_out(self, max_sessions: int) -> str:
-        """The advice for an operator who needs that many sessions."""
-        return (
-            f"raise the hard limit of open files (ulimit -Hn) of executors to {max_sessions + HANDSHAKES + RESERVED}, "
-            "or lower maxSessions"
+            f"here takes {self.sessions} sessions; raise the hard limit of open files (ulimit -Hn) of executors to "
+            f"{max_sessions + HANDSHAKES + RESERVED}, or lower maxSessions"
         )
 
 

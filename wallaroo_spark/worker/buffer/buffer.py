@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from wallaroo_spark.columnar import Grouped, Lot, StreamRows
 from wallaroo_spark.protocol import Fault, broken
 from wallaroo_spark.references import PlannedRange, Reference, StreamKey
-from wallaroo_spark.worker.buffer.commit_ages import CommitAges
 from wallaroo_spark.worker.buffer.ephemeral import Origin
 from wallaroo_spark.worker.buffer.found import FoundRange, FoundRanges
 from wallaroo_spark.worker.buffer.held_stream import Extent, HeldStream
@@ -49,6 +48,8 @@ class Buffer:
         self._names: dict[StreamKey, str] = {}
         """Names of streams that have a committed reference and are no longer in ``streams``."""
         self._lots = Lots()
+        self.commit_ages = self._lots.commit_ages
+        """The rows that were committed lately, with the times at which they were received."""
         self._scopes: dict[str, set[StreamKey]] = {}
         """The keys of ``committed``, by scope."""
         self._by_scope: dict[str, dict[int, HeldStream]] = {}
@@ -57,11 +58,6 @@ class Buffer:
         self._message_ids = message_ids
         self.rows = 0
         """The number of rows that were ever accepted."""
-
-    @property
-    def commit_ages(self) -> CommitAges:
-        """The rows that were committed lately, with the times at which they were received."""
-        return self._lots.commit_ages
 
     @property
     def held(self) -> int:

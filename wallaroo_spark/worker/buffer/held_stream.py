@@ -181,7 +181,7 @@ class HeldStream:
             if len(kept) == kept[-1] - kept[0] + 1:
                 low, high = low + int(kept[0]), low + int(kept[-1]) + 1
             else:
-                held = held.part(kept + low)
+                held = self.lots.hold(held.lot.take(kept + low))
                 low, high = 0, len(kept)
             size = int(held.lot.sizes[low:high].sum())
         columns = (np.array([value], np.int64) for value in (self.end, low, high, size))

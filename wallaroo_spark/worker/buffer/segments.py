@@ -71,7 +71,7 @@ class Lots:
     def hold(self, lot: Lot) -> HeldLot:
         """Register a lot that has arrived. Its memory is counted from its first segment on."""
         self._serial += 1
-        return HeldLot(self, lot, self._serial)
+        return HeldLot(lot, self._serial)
 
     def of(self, serial: int) -> HeldLot:
         """The lot with this serial number. It must have a segment."""
@@ -131,29 +131,29 @@ class Lots:
             return
         serials, sizes = self.table.serial[rows], self.table.size[rows]
         if len(rows) == 1 or (serials == serials[0]).all():
-            self._held[int(serials[0])].lose(len(rows), int(sizes.sum()))
+            self._lose(self._held[int(serials[0])], len(rows), int(sizes.sum()))
         else:
             lots, which = np.unique(serials, return_inverse=True)
             counts = np.bincount(which)
             # Sums of bytes are exact in a double up to 2^53.
             freed = np.bincount(which, weights=sizes)
             for serial, count, size in zip(lots.tolist(), counts.tolist(), freed.tolist(), strict=True):
-                self._held[serial].lose(count, int(size))
+                self._lose(self._held[serial], count, int(size))
         self.table.give_back(rows)
 
-    def change(self, held: HeldLot, more: int) -> None:
-        """Count ``more`` bytes for a lot; a negative number if it has fewer now."""
-        self.used += more
-        if more < 0:
-            self.touch(held)
+    def _lose(self, held: HeldLot, count: int, size: int) -> None:
+        """Record that ``count`` segments of a lot, with ``size`` bytes, were removed."""
+        before = held.cost
+        held.count -= count
+        held.live -= size
+        if not held.count:
+            del self._held[held.serial]
+        self.used += held.cost - before
+        self.touch(held)
 
     def touch(self, held: HeldLot) -> None:
         """Record that a smaller part of a lot is held than before."""
         self._touched.add(held)
-
-    def leave(self, held: HeldLot) -> None:
-        """Forget a lot without held rows."""
-        del self._held[held.serial]
 
     def merge(self, *, tight: bool = False) -> None:
         """Join small lots if there are many, or in any case (``tight``)."""
@@ -178,7 +178,7 @@ class Lots:
         if len(run) < 2:
             return
         self._compact([held for held in run if held.live < held.size])
-        merged = HeldLot(self, _together([held.lot for held in run]), run[0].serial)
+        merged = HeldLot(_together([held.lot for held in run]), run[0].serial)
         merged.count, merged.live = sum(held.count for held in run), sum(held.live for held in run)
         of_lots = self.table.of_lots([held.serial for held in run])
         rows = np.concatenate([of_lots[held.serial] for held in run])
@@ -208,10 +208,18 @@ class Lots:
 
     def _compact(self, lots: list[HeldLot]) -> None:
         """Release the memory of all dropped rows of these lots."""
-        if lots:
-            of_lots = self.table.of_lots([held.serial for held in lots])
-            for held in lots:
-                held.compact(of_lots[held.serial])
+        table = self.table
+        of_lots = table.of_lots([held.serial for held in lots]) if lots else {}
+        for held in lots:
+            rows = of_lots[held.serial]
+            lows = table.low[rows]
+            counts = table.high[rows] - lows
+            ends = np.cumsum(counts)
+            lot = held.lot.take(numbered(lows, counts))
+            # From here on nothing can fail, so the lot and its segments change together.
+            self.used += held.live - held.size
+            held.lot, held.size = lot, held.live
+            table.low[rows], table.high[rows] = ends - counts, ends
 
     def recover(self, rows: Iterable[int]) -> None:
         """Become consistent after an error: keep only the segments in these rows, and count the memory again."""
@@ -233,7 +241,7 @@ class Lots:
 class HeldLot:
     """A lot, with the count of the segments and bytes in it that are held."""
 
-    def __init__(self, lots: Lots, lot: Lot, serial: int) -> None:
+    def __init__(self, lot: Lot, serial: int) -> None:
         self.lot = lot
         self.serial = serial
         """A number that increases from lot to lot, in the order of arrival."""
@@ -245,7 +253,6 @@ class HeldLot:
         """The number of its segments."""
         self.receipts: list[Receipt] = []
         """The receipts of its rows; segments refer to them by index."""
-        self._lots = lots
 
     @property
     def cost(self) -> int:
@@ -259,45 +266,11 @@ class HeldLot:
             self.receipts.append(receipt)
         return len(self.receipts) - 1
 
-    def lose(self, count: int, size: int) -> None:
-        """Record that ``count`` segments with ``size`` bytes were removed."""
-        self.count -= count
-        self.live -= size
-        if not self.count:
-            self._lots.leave(self)
-        self._lots.change(self, -count * SEGMENT_OVERHEAD - (0 if self.count else self.size + LOT_OVERHEAD))
-
-    def shrink(self, size: int) -> None:
-        """Record that a segment has ``size`` bytes less than before."""
-        self.live -= size
-        self._lots.touch(self)
-
-    def part(self, rows: NDArray[np.intp]) -> HeldLot:
-        """Copy some of its rows to a new lot."""
-        return self._lots.hold(_take(self.lot, rows))
-
-    def compact(self, rows: Rows) -> None:
-        """Release the memory of all dropped rows; ``rows`` are the rows of its segments in the table, in order."""
-        table = self._lots.table
-        lows, highs = table.low[rows], table.high[rows]
-        counts = highs - lows
-        ends = np.cumsum(counts)
-        lot = _take(self.lot, numbered(lows, counts))
-        more = self.live - self.size
-        # From here on nothing can fail, so the lot and its segments change together.
-        self.lot, self.size = lot, self.live
-        table.low[rows], table.high[rows] = ends - counts, ends
-        self._lots.change(self, more)
-
 
 def numbered(lows: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """The numbers ``low``, ``low + 1``, … of each range, ``count`` of them, for all ranges in one column."""
     ends = np.cumsum(counts)
     return np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(lows - ends + counts, counts)
-
-
-def _take(lot: Lot, rows: NDArray[np.intp]) -> Lot:
-    return Lot(lot.stored.take(pa.array(rows)), lot.message_ids[rows], lot.flags[rows], lot.sizes[rows], lot.plain)
 
 
 def _together(lots: list[Lot]) -> Lot:
@@ -394,7 +367,8 @@ class Segment:
         less = self.size - size
         table.first[row], table.low[row], table.high[row], table.size[row] = begin, low, high, size
         table.first_id[row], table.last_id[row] = lot.message_ids[low], lot.message_ids[high - 1]
-        held.shrink(less)
+        held.live -= less
+        self._lots.touch(held)
         return less
 
     def slice(self, begin: int, end: int) -> LotSlice:

@@ -65,7 +65,7 @@ class Connections:
         self.options = options
         self.slot = origin.slot
         self.buffer = Buffer(options.memory_budget, origin, options.message_ids)
-        self.flow = FlowControl.of(options)
+        self.flow = FlowControl(options)
         self.ends = EndedStreams(options.stream_retention)
         self.by_number: dict[int, Connection] = {}
         """All connections."""

@@ -85,13 +85,9 @@ class Story:
         entry = Entry(self._serial, now, digest(event), kept, left_out, error[:CHARACTERS])
         (self._frequent if frequent else self._rare).append(entry)
 
-    def entries(self) -> list[Entry]:
-        """The kept entries, the oldest first."""
-        return sorted([*self._rare, *self._frequent])
-
     def lines(self) -> list[str]:
         """The kept entries as text, the oldest first."""
-        return [str(entry) for entry in self.entries()]
+        return [str(entry) for entry in sorted([*self._rare, *self._frequent])]
 
 
 def digest(value: e.Event | e.Instruction) -> Digest:

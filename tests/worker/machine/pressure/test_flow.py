@@ -7,25 +7,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.protocol.strategies import steady
+from wallaroo_spark.options import Options
 from wallaroo_spark.worker.machine.pressure.flow import LARGEST_WINDOW, FlowControl, Pressure
 
-BUDGET = 1_000_000
+BUDGET = 10_000_000
+
+
+def fixed(budget: int) -> FlowControl:
+    """The windows of a worker with this budget."""
+    return FlowControl(Options(memory_budget=budget, credits="fixed"))
 
 
 @pytest.fixture
 def flow() -> FlowControl:
-    return FlowControl(BUDGET)
+    return fixed(BUDGET)
 
 
 @pytest.mark.parametrize(
     ("used", "pressure"),
     [
         (0, Pressure.NONE),
-        (749_999, Pressure.NONE),
-        (750_000, Pressure.SOFT),
-        (999_999, Pressure.SOFT),
-        (1_000_000, Pressure.HARD),
-        (9_000_000, Pressure.HARD),
+        (7_499_999, Pressure.NONE),
+        (7_500_000, Pressure.SOFT),
+        (9_999_999, Pressure.SOFT),
+        (10_000_000, Pressure.HARD),
+        (90_000_000, Pressure.HARD),
     ],
 )
 def test_pressure_grows_with_the_used_bytes(flow: FlowControl, used: int, pressure: Pressure) -> None:
@@ -33,13 +39,13 @@ def test_pressure_grows_with_the_used_bytes(flow: FlowControl, used: int, pressu
 
 
 def test_a_window_is_a_sessions_share_of_the_free_bytes(flow: FlowControl) -> None:
-    assert flow.window(0, 1) == 750_000 // 256
-    assert flow.window(0, 10) == 75_000 // 256
-    assert flow.window(500_000, 10) == 25_000 // 256
+    assert flow.window(0, 1) == 7_500_000 // 256
+    assert flow.window(0, 10) == 750_000 // 256
+    assert flow.window(5_000_000, 10) == 250_000 // 256
 
 
 def test_a_window_has_bounds(flow: FlowControl) -> None:
-    assert FlowControl(1 << 40).window(0, 1) == LARGEST_WINDOW
+    assert fixed(1 << 40).window(0, 1) == LARGEST_WINDOW
     assert flow.window(0, 100_000) == 1
     assert flow.window(2 * BUDGET, 1) == 1
     assert flow.window(0, 0) == flow.window(0, 1)
@@ -48,16 +54,16 @@ def test_a_window_has_bounds(flow: FlowControl) -> None:
 def test_a_window_shrinks_when_messages_turn_out_large(flow: FlowControl) -> None:
     flow.observe(0, 0)
     before = flow.window(0, 1)
-    flow.observe(20_000, 20_000 * 75_000)
+    flow.observe(20_000, 20_000 * 750_000)
 
-    assert before == 750_000 // 256
+    assert before == 7_500_000 // 256
     assert flow.window(0, 1) == 10
 
 
 def test_a_few_messages_move_the_average_a_little(flow: FlowControl) -> None:
     flow.observe(100, 100 * 25_856)
 
-    assert flow.window(0, 1) == 750_000 // (256 + 256)
+    assert flow.window(0, 1) == 7_500_000 // (256 + 256)
 
 
 def test_credits_come_when_half_of_the_window_is_spent(flow: FlowControl) -> None:
@@ -74,11 +80,11 @@ def test_a_debt_is_made_good(flow: FlowControl) -> None:
 
 
 def test_the_last_credit_is_replaced_even_in_the_smallest_window(flow: FlowControl) -> None:
-    assert flow.top_up(0, 0, 1_000_000, needed=False) == 1
+    assert flow.top_up(0, 0, 10_000_000, needed=False) == 1
 
 
 @pytest.mark.parametrize(
-    ("used", "needed", "some"), [(750_000, False, False), (750_000, True, True), (1_000_000, True, False)]
+    ("used", "needed", "some"), [(7_500_000, False, False), (7_500_000, True, True), (10_000_000, True, False)]
 )
 def test_under_pressure_only_what_is_needed_gets_credits(
     flow: FlowControl, used: int, needed: bool, some: bool
@@ -90,10 +96,10 @@ def test_under_pressure_only_what_is_needed_gets_credits(
     ("used", "streaming", "needed", "read"),
     [
         (0, True, False, True),
-        (750_000, True, False, False),
-        (750_000, True, True, True),
-        (1_000_000, True, True, False),
-        (1_000_000, False, False, True),
+        (7_500_000, True, False, False),
+        (7_500_000, True, True, True),
+        (10_000_000, True, True, False),
+        (10_000_000, False, False, True),
     ],
 )
 def test_under_pressure_only_what_is_needed_is_read(
@@ -107,7 +113,7 @@ def test_under_pressure_only_what_is_needed_is_read(
 def test_all_windows_together_exceed_the_free_bytes_by_at_most_a_message_each(
     used: int, sessions: int, size: int
 ) -> None:
-    flow = FlowControl(BUDGET)
+    flow = fixed(BUDGET)
     flow.observe(10_000, 10_000 * size)
 
     promised = flow.window(used, sessions) * sessions * size

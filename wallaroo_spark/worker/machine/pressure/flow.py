@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Self
 
 from wallaroo_spark.options import Options
 from wallaroo_spark.worker.machine.pressure.pace import Pace
@@ -47,33 +46,24 @@ class Pressure(IntEnum):
 
 
 class FlowControl:
-    """The windows and limits of one worker, from its budget and the memory in use.
+    """The windows and limits of one worker, from its options (``credits``, ``memoryBudget`` and those of the size of a
+    batch) and the memory in use.
 
     ``pace`` is None for fixed windows. ``active`` is the number of sessions with messages to send, as far as is known:
     the need of the next batch is divided among them, the free budget among all sessions. ``waiting`` is whether a read
     waits for messages, which are then let in regardless of the next batch's need.
     """
 
-    def __init__(self, budget: int, pace: Pace | None = None) -> None:
-        self.budget = budget
-        self.soft_limit = int(budget * _SOFT_PART)
-        self.pace = pace
+    def __init__(self, options: Options) -> None:
+        self.budget = options.memory_budget
+        self.soft_limit = int(self.budget * _SOFT_PART)
+        self.pace = Pace(self.soft_limit) if options.credits == "adaptive" else None
         self.active = 0
         self.waiting = False
         self._row_bytes = _FIRST_GUESS
-        self._least_rows = 0
-        self._most_rows = self._most_bytes = math.inf
-
-    @classmethod
-    def of(cls, options: Options) -> Self:
-        """Make it from the options ``credits``, ``memoryBudget`` and those of the size of a batch."""
-        flow = cls(options.memory_budget)
-        if options.credits == "adaptive":
-            flow.pace = Pace(flow.soft_limit)
-        flow._least_rows = options.min_offsets_per_trigger or 0
-        flow._most_rows = options.max_offsets_per_trigger or math.inf
-        flow._most_bytes = options.max_bytes_per_trigger or math.inf
-        return flow
+        self._least_rows = options.min_offsets_per_trigger or 0
+        self._most_rows = options.max_offsets_per_trigger or math.inf
+        self._most_bytes = options.max_bytes_per_trigger or math.inf
 
     @property
     def limit(self) -> int:
