@@ -263,39 +263,21 @@ def encoded(changes: Changes, metadata: dict[str, str], endings: EndingChanges |
 def _batches(changes: Changes, schema: pa.Schema, endings: EndingChanges | None) -> Iterator[pa.RecordBatch]:
     """The rows in pieces, so that another thread may run in between."""
     times = {} if endings is None else endings.times
-    scopes: list[str] = []
-    index: list[int] = []
-    ids: list[int] = []
-    values: list[Reference | None] = []
-    ended: list[int | None] = []
-
-    def batch() -> pa.RecordBatch:
-        numbers = [value if isinstance(value, int) else None for value in values]
-        texts = [value if isinstance(value, str) else None for value in values]
+    by_scope = [(scope, streams, times.get(scope, {})) for scope, streams in changes.items()]
+    scopes = [scope for scope, streams, _ in by_scope for _ in streams]
+    ids = [int(stream) for _, streams, _ in by_scope for stream in streams]
+    references = [reference for _, streams, _ in by_scope for reference in streams.values()]
+    ended = [] if endings is None else [mine.get(stream) for _, streams, mine in by_scope for stream in streams]
+    for begin in range(0, len(ids), _ROWS_A_BATCH):
+        piece = slice(begin, begin + _ROWS_A_BATCH)
         columns = [
-            pa.DictionaryArray.from_arrays(pa.array(index, pa.int32()), pa.array(scopes, pa.string())),
-            pa.array(ids, pa.uint64()),
-            pa.array(numbers, pa.uint64()),
-            pa.array(texts, pa.string()),
-            *([] if endings is None else [pa.array(ended, pa.uint64())]),
+            pa.array(scopes[piece], pa.string()).dictionary_encode(),
+            pa.array(ids[piece], pa.uint64()),
+            pa.array([one if isinstance(one, int) else None for one in references[piece]], pa.uint64()),
+            pa.array([one if isinstance(one, str) else None for one in references[piece]], pa.string()),
+            *([] if endings is None else [pa.array(ended[piece], pa.uint64())]),
         ]
-        return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-    for scope, streams in changes.items():
-        items = list(streams.items())
-        for begin in range(0, len(items), _ROWS_A_BATCH):
-            part = items[begin : begin + _ROWS_A_BATCH]
-            scopes.append(scope)
-            index += [len(scopes) - 1] * len(part)
-            ids += [int(stream) for stream, _ in part]
-            values += [reference for _, reference in part]
-            mine = times.get(scope, {})
-            ended += [mine.get(stream) for stream, _ in part]
-            if len(ids) >= _ROWS_A_BATCH:
-                yield batch()
-                scopes, index, ids, values, ended = [], [], [], [], []
-    if ids:
-        yield batch()
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def decoded(data: bytes) -> PlanContent:
