@@ -17,7 +17,7 @@ import pytest
 
 from tests.waiting import eventually
 from wallaroo_spark.errors import TransportError
-from wallaroo_spark.inner.calls import PlanQuestion
+from wallaroo_spark.inner.calls import COMMITTED, REWIND, Notice, PlanQuestion
 from wallaroo_spark.inner.client import WorkerClient, status_token
 from wallaroo_spark.options import Options
 from wallaroo_spark.references import Reference, flatten
@@ -82,7 +82,7 @@ class Desk:
             try:
                 ends = self.client.plan(PlanQuestion(flatten(self.references))).ends
                 if ends:
-                    self.client.committed(1, batch, ends)
+                    self.client.tell(Notice(COMMITTED, 1, batch, ends))
             except TransportError:
                 return
             for scope, streams in ends.items():
@@ -109,7 +109,7 @@ def desk(redis_url: str, request: pytest.FixtureRequest) -> Iterator[Desk]:
             eventually(lambda: any(lease.flight for lease in registry.leases().values()))
             lease = registry.leases()[0]
             client = WorkerClient(lease.flight, TOKEN)
-            client.rewind(1, -1, {})
+            client.tell(Notice(REWIND, 1, -1, {}))
             found = Desk(redis_url, name, registry, client, lease.connect)
             found.open.set()
             thread = threading.Thread(target=found.commit)

@@ -12,7 +12,7 @@ from tests.cli.conftest import COOKIE, TOKEN, Desk
 from tests.waiting import eventually
 from wallaroo_spark.cli.main import cli
 from wallaroo_spark.connector import BlockingConnector
-from wallaroo_spark.inner.calls import PlanQuestion, SampleQuestion
+from wallaroo_spark.inner.calls import COMMITTED, Notice, PlanQuestion, SampleQuestion
 from wallaroo_spark.inner.client import WorkerClient, status_token, tap_token
 
 SECONDS = 60.0
@@ -100,7 +100,7 @@ def test_the_tap_token_permits_nothing_else(desk: Desk) -> None:
     try:
         assert client.status()["ready"]
         with pytest.raises(Exception, match="the tap token does not permit this action"):
-            client.committed(1, 1, {})
+            client.tell(Notice(COMMITTED, 1, 1, {}))
         with pytest.raises(Exception, match="the tap token does not permit this action"):
             client.stop("no")
     finally:

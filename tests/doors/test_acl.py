@@ -18,7 +18,7 @@ from tests.worker.running import COOKIE, TOKEN, Fleet, Running, fleet
 from wallaroo_spark.cli.main import cli
 from wallaroo_spark.connector import BlockingConnector
 from wallaroo_spark.errors import RegistryError, TransportError
-from wallaroo_spark.inner.calls import PlanQuestion
+from wallaroo_spark.inner.calls import COMMITTED, REWIND, Notice, PlanQuestion
 from wallaroo_spark.inner.client import WorkerClient, status_token
 from wallaroo_spark.pubsub import subscribe
 from wallaroo_spark.pubsub.topic_catalog import TopicRecord
@@ -129,8 +129,8 @@ def test_the_records_in_redis_give_no_access_to_the_inner_port(
     onlooker = WorkerClient(worker.lease.flight, status_token(TOKEN), SECONDS)
     assert onlooker.status()["sessions"] >= 0
     forgeries = [
-        lambda: onlooker.committed(worker.epoch, 99, {"shop-1": {"1": 99}}),
-        lambda: onlooker.rewind(worker.epoch + 1, 99, {"shop-1": {"1": 99}}),
+        lambda: onlooker.tell(Notice(COMMITTED, worker.epoch, 99, {"shop-1": {"1": 99}})),
+        lambda: onlooker.tell(Notice(REWIND, worker.epoch + 1, 99, {"shop-1": {"1": 99}})),
         lambda: onlooker.stop("a forger"),
         lambda: onlooker.plan(PlanQuestion()),
         lambda: onlooker.available(-1, 0),

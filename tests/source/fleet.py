@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from tests.waiting import eventually
 from wallaroo_spark.connector import Backoff, BlockingConnector
+from wallaroo_spark.inner.calls import REWIND, Notice
 from wallaroo_spark.inner.client import WorkerClient, status_token
 from wallaroo_spark.options import Options
 from wallaroo_spark.references import References
@@ -101,7 +102,7 @@ class LiveFleet:
     def begin(self, references: References | None = None, epoch: int = 1, batch: int = -1) -> None:
         """Tell every worker where the query stands."""
         for slot in self.registry.leases():
-            self.client(slot).rewind(epoch, batch, references or {})
+            self.client(slot).tell(Notice(REWIND, epoch, batch, references or {}))
 
     def connect(self, instance: str, slot: int = 0) -> BlockingConnector:
         """A connector that is at home at this slot; new ones are shared out evenly, so take the slots in turn."""

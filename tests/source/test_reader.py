@@ -21,6 +21,7 @@ from tests.waiting import SECONDS, eventually
 from wallaroo_spark.columnar import ROW_SCHEMA
 from wallaroo_spark.connector import stream_id_of
 from wallaroo_spark.errors import CheckpointError, ConfigurationError
+from wallaroo_spark.inner.calls import COMMITTED, Notice
 from wallaroo_spark.inner.client import WorkerClient
 from wallaroo_spark.options import Options
 from wallaroo_spark.registry import QUERY_STARTS
@@ -168,7 +169,7 @@ def test_a_run_does_not_end_before_its_commits_are_acknowledged(fleet: LiveFleet
         more = pool.submit(reader.latestOffset, end, EVERYTHING)
         with pytest.raises(TimeoutError):
             more.result(1.5)
-        client.committed(1, 0, {"shop-a": {stream: 2}})
+        client.tell(Notice(COMMITTED, 1, 0, {"shop-a": {stream: 2}}))
         assert more.result(SECONDS) == end
 
 

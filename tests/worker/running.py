@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests.waiting import SECONDS, eventually
+from wallaroo_spark.inner.calls import COMMITTED, REWIND, Notice
 from wallaroo_spark.inner.client import Trust, WorkerClient
 from wallaroo_spark.options import Options
 from wallaroo_spark.references import PlannedRange, StreamKey
@@ -42,12 +43,12 @@ class Running:
     def rewind(self, references: dict[str, dict[str, Any]] | None = None) -> None:
         """A query starts from these references."""
         self.epoch += 1
-        self.client.rewind(self.epoch, self.batch, references or {})
+        self.client.tell(Notice(REWIND, self.epoch, self.batch, references or {}))
 
     def commit(self, references: dict[str, dict[str, Any]]) -> None:
         """Spark has committed a batch."""
         self.batch += 1
-        self.client.committed(self.epoch, self.batch, references)
+        self.client.tell(Notice(COMMITTED, self.epoch, self.batch, references))
 
     def rows(self, scope: str, stream_id: int, start: Any, end: Any, wait: float = SECONDS) -> list[dict[str, Any]]:
         """The rows of a planned range, which must be there or come in time."""

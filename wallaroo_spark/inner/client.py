@@ -30,7 +30,7 @@ from wallaroo_spark.errors import ConfigurationError, TransportError
 from wallaroo_spark.inner import calls
 from wallaroo_spark.inner.rows import Mark, ReadAhead, Unpacker
 from wallaroo_spark.options import Options
-from wallaroo_spark.references import PlannedRange, Reference, References, StreamKey
+from wallaroo_spark.references import PlannedRange, Reference, StreamKey
 from wallaroo_spark.transport import parse_address, read_authority
 
 NAME = "worker.wallaroo.internal"
@@ -226,14 +226,6 @@ class WorkerClient:
     def owes(self, start: calls.Starts) -> bool:
         """Whether a connector waits for an ACK of messages up to ``start``, all of which Spark has committed."""
         return bool(json.loads(self._call("owes", calls.encode_starts(start)))["owes"])
-
-    def rewind(self, epoch: int, batch: int, references: References) -> None:
-        """Notify the worker that the query continues from exactly these references."""
-        self.tell(calls.Notice(calls.REWIND, epoch, batch, references))
-
-    def committed(self, epoch: int, batch: int, references: References) -> None:
-        """Notify the worker that Spark has committed ``batch``, with the references changed since the last call."""
-        self.tell(calls.Notice(calls.COMMITTED, epoch, batch, references))
 
     def tell(self, notice: calls.Notice) -> None:
         """Send a notice. A notice that is sent to several workers is encoded once."""

@@ -27,7 +27,7 @@ from wallaroo_spark.connector import stream_id_of
 from wallaroo_spark.connector.arguments import event_time_of
 from wallaroo_spark.errors import ConfigurationError, LeaseLostError, RegistryError, TransportError
 from wallaroo_spark.event_loop import beside
-from wallaroo_spark.inner.calls import PlanQuestion
+from wallaroo_spark.inner.calls import COMMITTED, REWIND, Notice, PlanQuestion
 from wallaroo_spark.inner.client import Trust, WorkerClient
 from wallaroo_spark.options import Options
 from wallaroo_spark.protocol import DRAFT_BE, FrameBuffer, Message, MessageRun, encode_single
@@ -223,7 +223,7 @@ class FakeWorker:
         """Start the query, or start it again on the same checkpoint. Waiting connectors are answered."""
         with self._query:
             self._epoch += 1
-            self._asked().rewind(self._epoch, len(self._batches) - 1, self._offsets[-1])
+            self._asked().tell(Notice(REWIND, self._epoch, len(self._batches) - 1, self._offsets[-1]))
 
     def read(self, at_least: int = 1, seconds: float = WAIT_SECONDS) -> pa.Table:
         """Read the next batch: all messages of the worker, as soon as there are ``at_least`` of them.
@@ -242,7 +242,7 @@ class FakeWorker:
         with self._query:
             table = self.read(at_least, seconds)
             reached = nest({planned.key: planned.end for planned in self._planned})
-            self._asked().committed(self._epoch, len(self._batches), reached)
+            self._asked().tell(Notice(COMMITTED, self._epoch, len(self._batches), reached))
             self._offsets.append(merge(self._offsets[-1], reached))
             self._batches.append(table)
             self._planned = []
