@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from wallaroo_spark.inner.calls import StreamOffer
+from wallaroo_spark.inner.calls import StreamOffer, shares
 from wallaroo_spark.references import PlannedRange, StreamKey, ranges
-from wallaroo_spark.source.planner import Limits, combine, shares, slot_of
+from wallaroo_spark.source.planner import combine, slot_of
 
 
 def offers(ends: Mapping[str, Any] | None = None, start: int = 0) -> dict[StreamKey, StreamOffer]:
@@ -21,21 +21,21 @@ def offers(ends: Mapping[str, Any] | None = None, start: int = 0) -> dict[Stream
 
 
 def test_without_limits_everything_is_taken() -> None:
-    assert shares({0: (10, 100)}, Limits()) == {}
-    assert shares({0: (10, 100)}, Limits(10, 100)) == {}
-    assert shares({}, Limits(10, 100)) == {}
+    assert shares({0: (10, 100)}, None, None) == {}
+    assert shares({0: (10, 100)}, 10, 100) == {}
+    assert shares({}, 10, 100) == {}
 
 
 def test_slots_share_a_limit_in_proportion_to_their_rows() -> None:
     offered = {0: (30, 300), 1: (10, 500), 2: (0, 0)}
 
-    assert shares(offered, Limits(max_rows=20)) == {0: (15, None), 1: (5, None)}
-    assert shares(offered, Limits(max_bytes=80)) == {0: (None, 30), 1: (None, 50)}
-    assert shares(offered, Limits(20, 80)) == {0: (15, 30), 1: (5, 50)}
+    assert shares(offered, 20, None) == {0: (15, None), 1: (5, None)}
+    assert shares(offered, None, 80) == {0: (None, 30), 1: (None, 50)}
+    assert shares(offered, 20, 80) == {0: (15, 30), 1: (5, 50)}
 
 
 def test_every_slot_has_a_share_of_the_smallest_limit() -> None:
-    assert shares({0: (1000, 1), 1: (1, 1)}, Limits(max_rows=1)) == {0: (1, None), 1: (1, None)}
+    assert shares({0: (1000, 1), 1: (1, 1)}, 1, None) == {0: (1, None), 1: (1, None)}
 
 
 def test_a_stream_that_two_slots_have_is_read_from_the_one_that_has_more() -> None:

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,7 @@ import pyarrow as pa
 from wallaroo_spark.columnar import ROW_SCHEMA
 from wallaroo_spark.references import Changes, Reference, StreamKey, nest
 
+K = TypeVar("K")
 Starts = Mapping[StreamKey, Reference | None]
 """The references at which a batch starts in some streams; None for a stream that is read from its beginning."""
 
@@ -112,6 +113,29 @@ class PlanAnswer:
         ended = dict(zip(keys(of), references, strict=True))
         unknown, uncommitted = keys(body["unknown"]), keys(body["uncommitted"])
         return cls(found, rows, size, unknown, uncommitted, ended, leaving, tuple(keys(wanted)))
+
+
+def shares(
+    offered: Mapping[K, tuple[int, int]], max_rows: int | None, max_bytes: int | None
+) -> dict[K, tuple[int | None, int | None]]:
+    """The most rows and bytes of each part of a batch, in proportion to the rows and bytes that it has offered.
+
+    Parts that have offered no rows are left out. The result is empty when all offers together are within the limits.
+    """
+    rows, size = (sum(column) for column in zip(*offered.values(), strict=True)) if offered else (0, 0)
+    row_limit = max_rows if max_rows is not None and rows > max_rows else None
+    byte_limit = max_bytes if max_bytes is not None and size > max_bytes else None
+    if row_limit is None and byte_limit is None:
+        return {}
+    return {
+        part: (_share(row_limit, mine, rows), _share(byte_limit, my_bytes, size))
+        for part, (mine, my_bytes) in offered.items()
+        if mine
+    }
+
+
+def _share(limit: int | None, part: int, whole: int) -> int | None:
+    return None if limit is None else max(1, limit * part // max(1, whole))
 
 
 def encode_starts(starts: Starts) -> bytes:

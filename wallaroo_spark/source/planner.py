@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Any
 
 from wallaroo_spark import references
-from wallaroo_spark.inner.calls import PlanAnswer, PlanQuestion, Starts, StreamOffer
+from wallaroo_spark.inner.calls import PlanAnswer, PlanQuestion, Starts, StreamOffer, shares
 
 MOST_ROUNDS = 5
 """Most rounds of questions for one plan. A choice.
@@ -88,31 +88,6 @@ def combine(offers: Mapping[int, Mapping[references.StreamKey, StreamOffer]], *,
 
 def _further(end: references.Reference, other: references.Reference) -> bool:
     return isinstance(end, int) and isinstance(other, int) and end > other
-
-
-def shares(offered: Mapping[int, tuple[int, int]], limits: Limits) -> dict[int, tuple[int | None, int | None]]:
-    """The most rows and bytes of each slot, in proportion to the rows and bytes that it has offered.
-
-    Slots that have offered no rows are left out. The result is empty when all offers together are within the limits.
-    """
-    rows, size = (sum(column) for column in zip(*offered.values(), strict=True)) if offered else (0, 0)
-    rows_over = limits.max_rows is not None and rows > limits.max_rows
-    bytes_over = limits.max_bytes is not None and size > limits.max_bytes
-    if not rows_over and not bytes_over:
-        return {}
-    return {
-        slot: (
-            _share(limits.max_rows, mine, rows) if rows_over else None,
-            _share(limits.max_bytes, my_bytes, size) if bytes_over else None,
-        )
-        for slot, (mine, my_bytes) in offered.items()
-        if mine
-    }
-
-
-def _share(limit: int | None, part: int, whole: int) -> int:
-    assert limit is not None
-    return max(1, limit * part // max(1, whole))
 
 
 def slot_of(
@@ -235,7 +210,8 @@ class Inquiry:
         if self._divided:
             return {}
         self._divided = True
-        divided = shares({slot: (one.rows, one.size) for slot, one in self._answers.items()}, self._limits)
+        offered = {slot: (one.rows, one.size) for slot, one in self._answers.items()}
+        divided = shares(offered, self._limits.max_rows, self._limits.max_bytes)
         if len(divided) < 2:
             return {}
         return {slot: PlanQuestion(self._asked[slot].starts, *share, self._behind) for slot, share in divided.items()}

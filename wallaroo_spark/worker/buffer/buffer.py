@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wallaroo_spark.columnar import Grouped, Lot, StreamRows
+from wallaroo_spark.inner.calls import shares
 from wallaroo_spark.protocol import Fault, broken
 from wallaroo_spark.references import PlannedRange, Reference, StreamKey
 from wallaroo_spark.worker.buffer.ephemeral import Origin
@@ -333,18 +334,12 @@ class Buffer:
             if (extent := stream.extent(start.get(stream.key), None, None)) is not None
         }
         rows, size = sum(e.rows for _, e in whole.values()), sum(e.bytes for _, e in whole.values())
-        rows_over = max_rows is not None and rows > max_rows
-        bytes_over = max_bytes is not None and size > max_bytes
-        if not rows_over and not bytes_over:
-            return {key: extent for key, (_, extent) in whole.items()}, rows, size
-        shared = {}
-        for key, (stream, extent) in whole.items():
-            most_rows = _share(max_rows, extent.rows, rows) if rows_over else None
-            most_bytes = _share(max_bytes, extent.bytes, size) if bytes_over else None
-            cut = stream.extent(start.get(key), most_rows, most_bytes)
-            if cut is not None:
-                shared[key] = cut
-        return shared, rows, size
+        most = shares({key: (extent.rows, extent.bytes) for key, (_, extent) in whole.items()}, max_rows, max_bytes)
+        found = {
+            key: stream.extent(start.get(key), *most[key]) if most else extent
+            for key, (stream, extent) in whole.items()
+        }
+        return {key: extent for key, extent in found.items() if extent is not None}, rows, size
 
     def with_rows(self) -> list[HeldStream]:
         """The streams with held rows. The time does not depend on the number of other streams."""
@@ -431,8 +426,3 @@ class Buffer:
 
 def _overhead(name: str) -> int:
     return STREAM_OVERHEAD + len(name)
-
-
-def _share(limit: int | None, part: int, whole: int) -> int:
-    assert limit is not None
-    return max(1, limit * part // max(1, whole))
