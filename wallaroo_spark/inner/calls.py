@@ -10,6 +10,8 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -155,15 +157,7 @@ def _dump(body: Any) -> bytes:
 
 def runs(keys: Iterable[StreamKey]) -> list[tuple[str, list[int]]]:
     """Keys in their order; consecutive keys of one scope share one entry with the scope's name."""
-    runs: list[tuple[str, list[int]]] = []
-    scope: str | None = None
-    ids: list[int] = []
-    for key in keys:
-        if key[0] != scope:
-            scope, ids = key[0], []
-            runs.append((scope, ids))
-        ids.append(key[1])
-    return runs
+    return [(scope, [key[1] for key in run]) for scope, run in groupby(keys, itemgetter(0))]
 
 
 def keys(runs: Iterable[tuple[str, list[int]]]) -> list[StreamKey]:
@@ -281,21 +275,16 @@ class Notice:
     @cached_property
     def body(self) -> bytes:
         """The notice as :func:`decode` takes it."""
-        ids: list[int] = []
-        values: list[Reference | None] = []
-        counts = []
-        scopes = list(self.references)
-        for scope in scopes:
-            streams = self.references[scope]
-            counts.append(len(streams))
-            ids += map(int, streams)
-            values += streams.values()
+        scopes = dict(self.references.items())
+        counts = [len(streams) for streams in scopes.values()]
+        ids = [int(stream) for streams in scopes.values() for stream in streams]
+        values = [reference for streams in scopes.values() for reference in streams.values()]
         # Few references are texts, which ephemeral streams have, or None.
         others = {at: value for at, value in enumerate(values) if not isinstance(value, int)}
         numbers = [value if isinstance(value, int) else 0 for value in values] if others else values
         token, leaving = self.leaving
         ends = [token, runs(leaving), runs(self.ended)]
-        head = json.dumps([self.epoch, self.batch, scopes, counts, list(others.items()), ends]).encode()
+        head = json.dumps([self.epoch, self.batch, list(scopes), counts, list(others.items()), ends]).encode()
         columns = np.array([ids, numbers], dtype="<u8")
         return b"".join((_LENGTH.pack(len(head)), head, columns.tobytes()))
 
@@ -330,11 +319,8 @@ def decode(body: bytes) -> DecodedNotice:
     values: list[Reference | None] = columns[1].tolist()
     for at, value in others:
         values[at] = value
-    references: dict[StreamKey, Reference | None] = {}
-    at = 0
-    for scope, count in zip(scopes, counts, strict=True):
-        for stream_id, value in zip(ids[at : at + count], values[at : at + count], strict=True):
-            references[StreamKey(scope, stream_id)] = value
-        at += count
+    owners = (scope for scope, count in zip(scopes, counts, strict=True) for _ in range(count))
+    flat = zip(owners, ids, values, strict=True)
+    references = {StreamKey(scope, stream_id): value for scope, stream_id, value in flat}
     token, leaving, ended = ends
     return DecodedNotice(epoch, batch, references, (token, frozenset(keys(leaving))), tuple(keys(ended)))

@@ -114,14 +114,8 @@ class Leases(Keyspace):
         this one was released.
         """
         action = f"renew the lease of slot {lease.slot}"
-        arguments: list[str | int] = [
-            lease.to_json(),
-            self._milliseconds,
-            len(instances),
-            *instances,
-            *map(str, claims),
-        ]
-        newer = self._run(action, scripts.RENEW, *arguments)
+        served: list[str | int] = [len(instances), *instances, *map(str, claims)]
+        newer = self._run(action, scripts.RENEW, lease.to_json(), self._milliseconds, *served)
         if newer is not None:
             raise self._lost(lease, self._read(action, Lease.from_json, newer))
 
@@ -207,8 +201,7 @@ class Claims(Keyspace):
         :meth:`Leases.renew` does.
         """
         action = f"claim streams for slot {lease.slot}"
-        arguments: list[str | int] = [lease.to_json(), self._milliseconds, *map(str, streams)]
-        outcome, answer = self._run(action, scripts.CLAIM, *arguments)
+        outcome, answer = self._run(action, scripts.CLAIM, lease.to_json(), self._milliseconds, *map(str, streams))
         if outcome == "lost":
             raise self._lost(lease, self._read(action, Lease.from_json, answer))
         return {self._read(action, int, stream) for stream in answer}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -15,9 +15,6 @@ from wallaroo_spark.runtime.job_errors import in_short
 from wallaroo_spark.runtime.spark_checks import classic_context, on_one_machine
 from wallaroo_spark.sidecar.folder import SidecarFolder
 from wallaroo_spark.storage.locations import Location, for_tasks
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 FOLDER = "probes"
 _WAYS_OUT = {

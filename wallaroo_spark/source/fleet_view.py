@@ -296,12 +296,9 @@ class KeptClients:
     def take(self, address: str, token: str, trust: Trust | None) -> WorkerClient:
         """A client for one task alone: an idle one if there is one, otherwise a new one."""
         with self._guard:
-            found = self._idle.pop((address, token, trust), None)
             stale = self._stale()
-        if found is not None and time.monotonic() - found[1] > KEPT_SECONDS:
-            stale.append(found[0])
-            found = None
-        taken = found[0] if found is not None else WorkerClient(address, token, trust=trust)
+            found = self._idle.pop((address, token, trust), None)
+        taken = WorkerClient(address, token, trust=trust) if found is None else found[0]
         for client in stale:
             client.close()
         return taken

@@ -121,9 +121,6 @@ class SegmentTable:
 
     def of_lots(self, serials: list[int]) -> dict[int, Rows]:
         """The rows of the segments of each of these lots, in the order of the segments within their lot."""
-        if len(serials) == 1:
-            rows = np.flatnonzero(self.serial == serials[0])
-            return {serials[0]: rows[np.argsort(self.low[rows], kind="stable")]}
         chosen = np.flatnonzero(np.isin(self.serial, np.array(serials, np.int64)))
         chosen = chosen[np.lexsort((self.low[chosen], self.serial[chosen]))]
         found = self.serial[chosen]

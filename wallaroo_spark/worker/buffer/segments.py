@@ -110,8 +110,6 @@ class Lots:
 
     def count_committed(self, rows: Rows) -> None:
         """The rows of these segments are committed, and about to be removed."""
-        if not len(rows):
-            return
         self.commit_ages.add(self.received_at(rows), self.table.high[rows] - self.table.low[rows])
 
     def received_at(self, rows: Rows) -> NDArray[np.int64]:
@@ -382,8 +380,6 @@ class Segment:
 
     def stable_ends(self) -> NDArray[np.int64]:
         """The positions behind rows with a stable id, from which the stream can be resumed."""
-        if self.held.lot.plain:
-            return np.arange(self.first + 1, self.end + 1)
         stable = np.flatnonzero((self.flags & np.uint16(Flags.UNSTABLE_REFERENCE)) == 0)
         return stable.astype(np.int64) + (self.first + 1)
 

@@ -98,9 +98,9 @@ class Handshake:
             why = f"whether {leaving} ended streams of instance {connection.instance!r} are forgotten is being decided"
             connections.refuse(connection, faults.later(why))
             return
-        if by_instance and not self._supersede(connection):
-            return
         if by_instance:
+            if not self._supersede(connection):
+                return
             connections.senders[connection.instance] = connection
         connection.phase = ConnectionPhase.STREAMING
         connections.streaming[connection.number] = connection
