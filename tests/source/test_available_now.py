@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from wallaroo_spark.options import Options
 from wallaroo_spark.source.available_now import AvailableNow
 
 
-def run_of(**given: Any) -> AvailableNow:
-    return AvailableNow(**{"now": 100.0, "quiet_seconds": 5.0, "timeout": 60.0, **given})
+def run_of(now: float = 100.0, **given: Any) -> AvailableNow:
+    return AvailableNow(Options(quiet_seconds=5.0, available_now_timeout=60.0, **given), now=now)
 
 
 def last_seen(at: float, *, streams: int = 1, still_open: int = 1) -> dict[str, Any]:
@@ -25,7 +26,7 @@ def test_connectors_that_are_still_to_come_are_given_a_moment() -> None:
 
 
 def test_a_named_instance_is_waited_for_until_it_was_seen_and_the_moment_does_not_count() -> None:
-    run = run_of(instances=["shop-1", "shop-2"])
+    run = run_of(instances=("shop-1", "shop-2"))
     ended = last_seen(100.0, still_open=0)
 
     assert not run.quiet({"shop-1": ended}, {}, now=150.0)
@@ -92,12 +93,11 @@ def test_without_a_target_a_batch_ends_where_its_plan_does() -> None:
     assert run.within_target({"a": {"1": 5}}, {"a": {"1": 9}, "b": {"2": 3}}) == {"a": {"1": 9}, "b": {"2": 3}}
 
 
-@pytest.mark.parametrize(("increasing", "end"), [(True, 7), (False, 20)], ids=["increasing", "opaque"])
-def test_a_batch_goes_no_further_than_the_target(increasing: bool, end: int) -> None:
-    run = run_of(increasing=increasing)
+@pytest.mark.parametrize(("message_ids", "end"), [("increasing", 7), ("opaque", 20)])
+def test_a_batch_goes_no_further_than_the_target(message_ids: str, end: int) -> None:
+    run = run_of(message_ids=message_ids)
     run.target = {"a": {"1": 20}}
 
-    assert run.target is not None
     assert run.within_target({"a": {"1": 5}}, {"a": {"1": 7}}) == {"a": {"1": end}}
     assert run.within_target({"a": {"1": 5}}, {"a": {"1": 25}}) == {"a": {"1": 20}}
 

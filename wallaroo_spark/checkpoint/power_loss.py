@@ -142,9 +142,8 @@ def _torn_metadata(folder: str) -> Iterator[str]:
 
 def _torn_in_log(folder: str, whole: Callable[[str], bool]) -> Iterator[str]:
     """The files of a log behind the newest whole one, the newest first."""
-    names = os.listdir(folder) if os.path.isdir(folder) else []
-    for batch in sorted((int(name) for name in names if re.fullmatch(r"[0-9]+", name)), reverse=True):
-        path = os.path.join(folder, str(batch))
+    for _, name in sorted(((batch, name) for name, batch in _batches(folder).items()), reverse=True):
+        path = os.path.join(folder, name)
         with open(path, encoding="utf-8", errors="replace") as file:
             if whole(file.read()):
                 return

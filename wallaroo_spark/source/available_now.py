@@ -5,9 +5,10 @@ Pure: the callers pass the time as ``now``, in seconds of one monotonic clock. S
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from wallaroo_spark.options import Options
 from wallaroo_spark.references import Reference, References
 
 
@@ -15,35 +16,27 @@ class AvailableNow:
     """One run. It takes the messages that connectors send until all of them are quiet, and no message that comes later.
 
     The *target* of a run is its end: the ends of all streams at the moment when all connectors were quiet, or when
-    ``timeout`` seconds were over.
+    ``availableNowTimeout`` was over.
     """
 
-    def __init__(
-        self,
-        *,
-        now: float,
-        quiet_seconds: float,
-        timeout: float,
-        instances: Collection[str] = (),
-        increasing: bool = True,
-    ) -> None:
+    def __init__(self, options: Options, *, now: float) -> None:
         self._began = now
-        self._latest = now + timeout
-        self._quiet_seconds = quiet_seconds
-        self._instances = frozenset(instances)
-        self._increasing = increasing
+        self._latest = now + options.available_now_timeout
+        self._quiet_seconds = options.quiet_seconds
+        self._instances = frozenset(options.instances)
+        self._increasing = options.message_ids == "increasing"
         self._idle_since: float | None = None
         self.target: References | None = None
         """The references at which the run ends, of the streams that it still reads; None while they are not known."""
 
     def late(self, *, now: float) -> bool:
-        """Whether the run has waited for its whole ``timeout``."""
+        """Whether the run has waited for its whole ``availableNowTimeout``."""
         return now > self._latest
 
     def quiet(
         self, seen: Mapping[str, Mapping[str, Any]], connected: Mapping[str, Mapping[str, Any]], *, now: float
     ) -> bool:
-        """Whether each connector has sent nothing for ``quiet_seconds``, or has ended all of its streams.
+        """Whether each connector has sent nothing for ``quietSeconds``, or has ended all of its streams.
 
         ``seen`` has each instance that was ever connected, in its last known state; ``connected`` has those that are
         connected now. Only the time in which no batch runs counts, because a connector may wait for credits until a

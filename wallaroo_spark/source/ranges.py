@@ -5,6 +5,7 @@ Source: ``docs/architecture.md#workers-keep-uncommitted-rows``.
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from wallaroo_spark.errors import ReplayError, TransportError, one_line
 from wallaroo_spark.inner.client import SILENCE_SECONDS, Trust, WorkerClient
 from wallaroo_spark.options import Options
 from wallaroo_spark.references import PlannedRange
-from wallaroo_spark.registry import FleetDiscovery, Lease, Registry
+from wallaroo_spark.registry import FleetDiscovery, Registry
 from wallaroo_spark.source.fleet_view import KEPT
 from wallaroo_spark.steps import Step, passed
 
@@ -65,9 +66,9 @@ class Workers:
 
     def __init__(self, partition: RangePartition, registry: Callable[[], Registry]) -> None:
         self._partition = partition
-        self._open_registry = registry
-        self._registry: Registry | None = None
-        self._discovery = FleetDiscovery(self._leases, "a reading task")
+        # Most tasks need no registry, so it is opened when it is first asked.
+        self._registry = functools.cache(registry)
+        self._discovery = FleetDiscovery(lambda: self._registry().leases(), "a reading task")
         self._clients: dict[str, WorkerClient] = {}
         self._failed: set[str] = set()
         self._silent: dict[str, float] = {}
@@ -102,10 +103,6 @@ class Workers:
         if time.monotonic() - self._refreshed >= REFRESH_SECONDS:
             self._refreshed = time.monotonic()
             self._discovery.look()
-
-    def _leases(self) -> dict[int, Lease]:
-        self._registry = self._registry or self._open_registry()
-        return self._registry.leases()
 
     def keep(self) -> None:
         """Leave the connections to the next task of this process, because all reads have ended."""

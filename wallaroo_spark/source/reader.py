@@ -288,14 +288,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Begin an AvailableNow run, which ends with the messages that connectors sent until all of them were quiet."""
-        options = self.options
-        self._run = AvailableNow(
-            now=time.monotonic(),
-            quiet_seconds=options.quiet_seconds,
-            timeout=options.available_now_timeout,
-            instances=options.instances,
-            increasing=options.message_ids == "increasing",
-        )
+        self._run = AvailableNow(self.options, now=time.monotonic())
         self._fleet.watch_connectors()
 
     def _latest_of(self, run: AvailableNow, start: dict[str, Any], limits: Limits) -> dict[str, Any]:
