@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from proving.quiet_application import STREAM, quiet_application
-from wallaroo_spark.checkpoint import CheckpointFiles
+from wallaroo_spark.checkpoint import files
 from wallaroo_spark.engine.application import query
 from wallaroo_spark.sidecar.syncing import sync, sync_file_system
 
@@ -102,14 +102,14 @@ def measure(folder: Path, events: int) -> tuple[Turns, dict[str, list[float]], l
 def _timed_commits() -> list[float]:
     """The times that the driver takes to sync the files of a commit; gateways do it at the same time."""
     times: list[float] = []
-    sync_commit = CheckpointFiles._sync_commit
+    sync_commit = files.sync_log_file
 
-    def timed(files: CheckpointFiles, batch: int) -> None:
+    def timed(log: str, batch: int) -> None:
         began = time.perf_counter()
-        sync_commit(files, batch)
+        sync_commit(log, batch)
         times.append(time.perf_counter() - began)
 
-    setattr(CheckpointFiles, "_sync_commit", timed)  # noqa: B010  # a method is replaced for the measurement
+    setattr(files, "sync_log_file", timed)  # noqa: B010  # a function is replaced for the measurement
     return times
 
 

@@ -13,13 +13,10 @@ from wallaroo_spark.sidecar.plan_files import (
     LINKS,
     LINKS_AT_MOST,
     Chain,
-    Form,
     NamedPlan,
     PlanFiles,
     PlanName,
     PlanReader,
-    form_of,
-    not_needed,
     place_record,
     plans_at,
 )
@@ -45,18 +42,9 @@ def test_a_text_that_is_no_name_is_refused(text: str) -> None:
         PlanName.parse(text)
 
 
-def test_a_small_plan_stands_in_the_offset_and_a_large_one_begins_with_a_snapshot() -> None:
-    chain = Chain(NamedPlan(BASE, BASE))
-
-    assert form_of(None, small=True) is Form.INLINE
-    assert form_of(chain, small=True) is Form.INLINE
-    assert form_of(None, small=False) is Form.SNAPSHOT
-    assert form_of(chain, small=False) is Form.CHANGES
-
-
 def test_a_chain_has_an_end() -> None:
     chain = Chain(NamedPlan(BASE, BASE))
-    while form_of(chain, small=False) is Form.CHANGES:
+    while not chain.full:
         chain = chain.then(PlanName.after(chain.named.plan.number), 1)
     assert chain.links == LINKS_AT_MOST
     assert chain.named.base == BASE
@@ -72,11 +60,6 @@ def test_a_snapshot_that_is_written_beside_shortens_the_chain() -> None:
     last = at.then(PlanName(9, "00000009"), 5)
 
     assert last.from_snapshot(at) == Chain(NamedPlan(last.named.plan, at.named.plan), 1, 5)
-
-
-def test_only_files_older_than_the_oldest_base_are_not_needed() -> None:
-    assert not_needed([9, 3, 5, 4], 5) == [3, 4]
-    assert not_needed([9, 3], None) == []
 
 
 @pytest.fixture

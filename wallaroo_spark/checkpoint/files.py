@@ -24,7 +24,7 @@ from wallaroo_spark.checkpoint.model import PlannedBatch, QueryProgress
 from wallaroo_spark.errors import CheckpointError
 from wallaroo_spark.references import References
 from wallaroo_spark.sidecar.folder import SidecarFolder
-from wallaroo_spark.sidecar.plan_files import NamedPlan, PlanFiles, PlanReader, not_needed, place_record
+from wallaroo_spark.sidecar.plan_files import NamedPlan, PlanFiles, PlanReader, place_record
 from wallaroo_spark.sidecar.syncing import sync
 from wallaroo_spark.steps import Step, passed
 from wallaroo_spark.storage.locations import Location, is_mounted, open_location
@@ -187,9 +187,8 @@ class CheckpointFiles:
         offsets = self._list("offsets")
         base = next((found for batch in sorted(offsets) if (found := self._base(receiver, batch)) is not None), None)
         store = self._plan_store(receiver)
-        files = store.files()
-        needless = set(not_needed((number for number, _ in files), base))
-        deleted = [name for number, name in sorted(files) if number in needless]
+        # Every chain ends at a base, and the bases of later offsets are not older than that of the oldest one.
+        deleted = [name for number, name in sorted(store.files()) if base is not None and number < base]
         for name in deleted:
             store.delete(name)
             passed(Step.PLANS_HALF_PURGED)

@@ -133,13 +133,8 @@ def _sample(
 
 
 def _message(slot: int, row: dict[str, Any]) -> TappedMessage:
-    message_id = row["message_id"]
-    return TappedMessage(
-        **{
-            **row,
-            "slot": slot,
-            # The bits of a bigint are those of the u64.
-            "stream_id": row["stream_id"] % _U64,
-            "message_id": None if message_id is None else message_id % _U64,
-        }
-    )
+    # The bits of a bigint are those of the u64.
+    row["stream_id"] %= _U64
+    if row["message_id"] is not None:
+        row["message_id"] %= _U64
+    return TappedMessage(slot, **row)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass
+from typing import Any
 
 NO_QUERY = "none"
 """The value of ``query`` in a fleet's record while no query reads the receiver."""
@@ -40,14 +41,9 @@ class Lease:
     def from_json(cls, text: str) -> Lease:
         """Parse a lease that a script returned. Raises ``ValueError`` or ``KeyError`` for any other text."""
         record = json.loads(text)
-        return cls(
-            slot=int(record["slot"]),
-            submission=int(record["submission"]),
-            generation=int(record["generation"]),
-            holder=record["holder"],
-            connect=record["connect"],
-            flight=record["flight"],
-        )
+        fields: dict[str, Any] = {field.name: record[field.name] for field in dataclasses.fields(cls)}
+        numbers = {name: int(fields[name]) for name in ("slot", "submission", "generation")}
+        return cls(**{**fields, **numbers})
 
 
 def expires_at(text: str) -> int:

@@ -12,9 +12,8 @@ import os
 import re
 import secrets
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
@@ -93,14 +92,6 @@ class NamedPlan(NamedTuple):
         }
 
 
-class Form(Enum):
-    """The form in which a plan is stored."""
-
-    INLINE = "in the offset"
-    SNAPSHOT = "in a file of all references"
-    CHANGES = "in a file of the changes against its parent"
-
-
 @dataclass(frozen=True, slots=True)
 class Chain:
     """The chain of one plan: its two ends and its length."""
@@ -122,26 +113,14 @@ class Chain:
             NamedPlan(self.named.plan, at.named.plan), self.links - at.links, max(0, self.changes - at.changes)
         )
 
+    @property
+    def full(self) -> bool:
+        """Whether the next plan must be a snapshot."""
+        return self.links >= LINKS_AT_MOST
+
     def snapshot_is_due(self, streams: int) -> bool:
         """Whether the plan should get a snapshot: without it a restart would read many files, or many changes."""
         return self.links >= LINKS or 2 * self.changes > streams
-
-
-def form_of(chain: Chain | None, *, small: bool) -> Form:
-    """The form of the next plan; ``chain`` is the chain of the plan before, None if an offset contains that plan."""
-    if small:
-        return Form.INLINE
-    if chain is None or chain.links >= LINKS_AT_MOST:
-        return Form.SNAPSHOT
-    return Form.CHANGES
-
-
-def not_needed(numbers: Iterable[int], oldest_base: int | None) -> list[int]:
-    """The numbers of the files that no offset needs any more, the oldest first.
-
-    ``oldest_base`` is the number of the base of the oldest offset that names a plan; None when no offset does.
-    """
-    return [] if oldest_base is None else sorted(number for number in numbers if number < oldest_base)
 
 
 FOLDER = "plans"
@@ -199,7 +178,12 @@ class PlanFiles:
 
     def read_snapshot(self, name: PlanName) -> References:
         """All references of a plan, with its ended streams."""
-        return snapshot_of(self._read(f"{name}.snapshot"))
+        rows, _, endings = self._read(f"{name}.snapshot")
+        references: dict[str, dict[str, Reference]] = {
+            scope: {stream: reference for stream, reference in streams.items() if reference is not None}
+            for scope, streams in rows.items()
+        }
+        return references if endings is None else VersionedReferences.of(references).with_endings(endings)
 
     def files(self) -> list[tuple[int, str]]:
         """The number and the name of every file of a plan."""
@@ -234,16 +218,6 @@ class PlanFiles:
 
 PlanContent = tuple[dict[str, dict[str, Reference | None]], dict[str, str], EndingChanges | None]
 """The rows, the metadata and the ended streams of a file."""
-
-
-def snapshot_of(content: PlanContent) -> References:
-    """All references in the content of a snapshot, with the ended streams."""
-    rows, _, endings = content
-    references: dict[str, dict[str, Reference]] = {
-        scope: {stream: reference for stream, reference in streams.items() if reference is not None}
-        for scope, streams in rows.items()
-    }
-    return references if endings is None else VersionedReferences.of(references).with_endings(endings)
 
 
 def encoded(changes: Changes, metadata: dict[str, str], endings: EndingChanges | None) -> bytes:

@@ -155,14 +155,10 @@ class FleetView:
         """
         slots = self.slots()
         # A worker that held no rows at its last answer is not asked: rows that it has received since raise the stamp.
-        inquiry = Inquiry(
-            [slot for slot, view in slots.items() if everybody or view.news.may_tell],
-            start,
-            limits,
-            self._uncommitted,
-        )
+        asked = [slot for slot, view in slots.items() if everybody or view.news.may_tell]
+        inquiry = Inquiry(asked, start, limits, self._uncommitted)
         while questions := inquiry.questions:
-            answers = self._at_once({slot: partial(slots[slot].plan, asked) for slot, asked in questions.items()})
+            answers = self._at_once({slot: partial(slots[slot].plan, question) for slot, question in questions.items()})
             for slot, answer in answers.items():
                 inquiry.answer(slot, answer)
         for view in slots.values():

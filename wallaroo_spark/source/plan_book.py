@@ -16,7 +16,7 @@ from typing import Any
 from wallaroo_spark.errors import CheckpointError, WallarooError, one_line
 from wallaroo_spark.references import Changes, EndingChanges, VersionedReferences, merge
 from wallaroo_spark.sidecar import plan_files
-from wallaroo_spark.sidecar.plan_files import Chain, Form, NamedPlan, PlanFiles, PlanName, PlanReader, form_of
+from wallaroo_spark.sidecar.plan_files import Chain, NamedPlan, PlanFiles, PlanName, PlanReader
 from wallaroo_spark.source.offsets import offset, references_of
 from wallaroo_spark.steps import Step, passed
 
@@ -84,12 +84,11 @@ class PlanBook:
         if endings is not None:
             changes = _with_ended(changes, endings, before)
         references = before.with_changes(changes).with_endings(endings)
-        form = form_of(chain, small=not references.longer_than(self._inline_bytes))
-        store = None if form is Form.INLINE else self._store()
+        store = self._store() if references.longer_than(self._inline_bytes) else None
         if store is None or (chain is None and time.monotonic() < self._not_before):
             return self._write_inline(references)
         try:
-            chain = self._write(store, form, references, chain, changes, endings)
+            chain = self._write(store, references, chain, changes, endings)
         except CheckpointError as error:
             if chain is not None:
                 raise
@@ -139,7 +138,6 @@ class PlanBook:
     def _write(
         self,
         store: PlanFiles,
-        form: Form,
         references: VersionedReferences,
         chain: Chain | None,
         changes: Changes,
@@ -155,7 +153,7 @@ class PlanBook:
             # Spark goes on from another plan than the last one, so a snapshot of the last may not be in this chain.
             self._branch += 1
         self._newest = name
-        if chain is None or form is Form.SNAPSHOT:
+        if chain is None or chain.full:
             self._branch += 1
             store.write_snapshot(name, references)
             return Chain(NamedPlan(name, name))

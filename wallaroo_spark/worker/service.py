@@ -110,13 +110,8 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
             log.warning("slot %d: %s", self.setup.slot, warning)
         self.reads = Reads(state.buffer, lambda ranges: self.handle(e.Wanted(ranges)), self._later)
         # A predecessor may hold the port for longer than the lease lasts, so the lease is renewed meanwhile.
-        self._spawn(
-            self._renew(
-                self._renewal_seconds,
-                lambda: self._tenancy.renew(state.connections),
-                self._renewed,
-            )
-        )
+        renewal = functools.partial(self._tenancy.renew, state.connections)
+        self._spawn(self._renew(self._renewal_seconds, renewal, self._renewed))
         listener = await self._listen(options, self._serve_peer)
         if listener is not None:
             self._inner_port = await self._open_inner_port()

@@ -106,12 +106,10 @@ class Gates:
             if paused:
                 self._sessions.paused[connection.number] = connection
                 self._sessions.counts[f"paused:{self.pressure().name.lower()}"] += 1
+                self._sessions.out.append(e.PauseReading(connection.number))
             else:
                 del self._sessions.paused[connection.number]
-            self._sessions.out.append(
-                e.PauseReading(connection.number) if paused else e.ResumeReading(connection.number)
-            )
-            if not paused:
+                self._sessions.out.append(e.ResumeReading(connection.number))
                 self.acknowledge(connection)
 
     def regulate_all(self) -> None:
