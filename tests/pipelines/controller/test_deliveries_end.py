@@ -189,6 +189,9 @@ def test_a_group_waits_longer_after_each_nack() -> None:
     key.leave("anna")
     key.join("berta")
     assert batch(key) == (1, 2), "a member that leaves needs no pause"
+    assert key.head.groups["billing"].reason
+    key.ack("berta", key.one(i.DeliverRecords).delivery)
+    assert not key.head.groups["billing"].reason, "it would be in the head of every batch"
 
 
 def test_only_the_poisoned_event_of_a_batch_is_set_aside() -> None:

@@ -18,7 +18,7 @@ from wallaroo_spark.pipelines.controller.stored.key_state import Group, Member, 
 
 MOST_GROUPS = 1000
 """The most groups of a partition. A choice: they are a part of the head, which each batch reads and writes; a group
-takes some 60 bytes beside its name."""
+takes some 60 bytes beside its name, and those of the reason while its delivery fails."""
 
 
 class SubscriberGroups:
@@ -107,7 +107,7 @@ class SubscriberGroups:
         if found is not None:
             next_state(DELIVERY, found.state, event)
             group = self._groups[delivery.group]
-            group.cursor, group.open, group.missed = max(group.cursor, group.last), None, 0
+            group.cursor, group.open, group.missed, group.reason = max(group.cursor, group.last), None, 0, ""
 
     def redeliver(self, delivery: GroupDelivery, event: DeliveryEvent, delay: int, reason: str) -> None:
         """A delivery has not succeeded: it waits for a member again, after a delay, or was delivered often enough."""
