@@ -204,7 +204,13 @@ class FakeGateway:
 
     async def Cancel(self, request: Any, context: Any) -> Any:
         await self._check(context)
-        self.memory.cancelled.append((request.pipeline, request.partition, request.instance))
+        instance = (request.pipeline, request.partition, request.instance)
+        if instance in self.memory.cancelled:
+            await self._refuse(context, grpc.StatusCode.FAILED_PRECONDITION, "request-refused", "no active instance")
+        self.memory.cancelled.append(instance)
+        if self.lose_answers:
+            self.lose_answers -= 1
+            await self._refuse(context, self.lost_status, "", "the gateway ends")
         return pb.CancelReply()
 
     async def TakeAway(self, request: Any, context: Any) -> Any:

@@ -113,9 +113,12 @@ async def test_tls_with_certificates_of_both_sides(gateway: FakeGateway, pems: P
             await client.publish("shop/orders", Event("a"))
 
 
-async def test_an_instance_is_cancelled(gateway: FakeGateway) -> None:
+async def test_an_instance_is_cancelled_though_the_answer_to_that_is_lost(gateway: FakeGateway) -> None:
     async with client_of(gateway) as client:
+        gateway.lose_answers = 1
         await client.cancel("shop/fulfil", 1, 17)
+        with pytest.raises(PipelineError, match="no active instance"):
+            await client.cancel("shop/fulfil", 1, 17)
         await client.cancel("shop/fulfil", 1, 1 << 40, timeout=float("inf"))
     assert gateway.memory.cancelled == [("shop/fulfil", 1, 17), ("shop/fulfil", 1, 1 << 40)]
 

@@ -225,7 +225,7 @@ class AsyncClient:
         """End an instance of a pipeline that is active."""
         request = pb.CancelRequest(**_instance_of(pipeline, partition, instance))
         action = f"cancel instance {instance} of {pipeline}"
-        await self._gateways.call(action, lambda one: one.pipelines.Cancel, request, timeout)
+        await self._end(action, lambda one: one.pipelines.Cancel, request, timeout)
 
     async def take_away(
         self, pipeline: str, partition: int, instance: int, stage: str = "", *, timeout: float | None = None
@@ -264,21 +264,29 @@ class AsyncClient:
             start=start_of(start),
             partitions=[limited(one, "partition", 0) for one in partitions],
         )
+        call = self._end if action == "delete" else self._gateways.call
+        answer = await call(
+            f"{action} group {group} of {stream}", lambda one: one.streams.ChangeGroup, request, timeout
+        )
+        return 0 if answer is None else int(answer.partitions)
+
+    async def _end(
+        self, action: str, method: Callable[[GatewayConnection], Any], request: Any, timeout: float | None
+    ) -> Any:
+        """Make a request that ends something. None: an earlier attempt, whose answer was lost, has ended it."""
         attempts = 0
 
-        def method(gateway: GatewayConnection) -> Any:
+        def counted(gateway: GatewayConnection) -> Any:
             nonlocal attempts
             attempts += 1
-            return gateway.streams.ChangeGroup
+            return method(gateway)
 
         try:
-            answer = await self._gateways.call(f"{action} group {group} of {stream}", method, request, timeout)
+            return await self._gateways.call(action, counted, request, timeout)
         except PipelineError as error:
-            if action == "delete" and attempts > 1 and error.code == "request-refused":
-                # There is no such group any more.
-                return 0
+            if attempts > 1 and error.code == "request-refused":
+                return None
             raise
-        return int(answer.partitions)
 
     async def send(self, exchange: str, event: Event, *, timeout: float | None = None) -> int:
         """Send a message to an exchange, and return how many groups got it; it is not kept anywhere."""
