@@ -196,6 +196,19 @@ class VersionedReferences(Mapping[str, Mapping[str, Reference]]):
         with self._line.lock:
             return self._line.at(self._version)
 
+    def of_scope(self, scope: str) -> dict[str, Reference]:
+        """Return a copy of the references of one scope; empty if it has none. Raises LookupError as :meth:`plain`."""
+        line = self._line
+        with line.lock:
+            found = dict(line.streams.get(scope, {}))
+            for step in reversed(line.behind(self._version)):
+                for stream, old in step.undo.get(scope, _NOTHING).items():
+                    if old is None:
+                        found.pop(stream, None)
+                    else:
+                        found[stream] = old
+            return found
+
     def __getitem__(self, scope: str) -> Mapping[str, Reference]:
         with self._line.lock:
             if self._version == self._line.newest:
@@ -380,6 +393,11 @@ def reference_of(references: References, key: StreamKey) -> Reference | None:
     if isinstance(references, VersionedReferences):
         return references.reference(key.scope, str(key.stream_id))
     return references.get(key.scope, {}).get(str(key.stream_id))
+
+
+def of_scope(references: References, scope: str) -> Mapping[str, Reference]:
+    """Return the references of one scope; the time does not depend on the number of other streams."""
+    return references.of_scope(scope) if isinstance(references, VersionedReferences) else references.get(scope, {})
 
 
 def plain(references: References) -> References:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 import threading
@@ -13,10 +12,11 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from wallaroo_spark.inner.client import WorkerClient
 from wallaroo_spark.options import Options
-from wallaroo_spark.references import Reference, StreamKey
+from wallaroo_spark.references import Reference, StreamKey, nest
 from wallaroo_spark.registry import EmbeddedRedis, Registry
-from wallaroo_spark.worker.machine import events as e
+from wallaroo_spark.testing.driver_by_hand import DriverByHand
 from wallaroo_spark.worker.machine.state import WorkerState
 from wallaroo_spark.worker.run import WorkerThread
 from wallaroo_spark.worker.service import WorkerService, WorkerSetup
@@ -36,30 +36,27 @@ class Alone:
     """A file for a profile of the worker; empty for none."""
 
 
-class Driver:
-    """Plans and commits on the worker's own loop."""
+class Query:
+    """Plans, and has the driver commit, all received rows."""
 
-    def __init__(self, service: WorkerService) -> None:
+    def __init__(self, service: WorkerService, driver: DriverByHand) -> None:
         self._service = service
+        self._driver = driver
         self._references: dict[StreamKey, Reference] = {}
         self._batch = -1
 
-    async def begin(self) -> None:
-        """Start a query from the beginning."""
-        self._service.handle(e.Rewound(1, -1, {}))
-
-    async def commit(self) -> None:
+    def commit(self) -> None:
         """Plan and commit one batch."""
 
         def ends(state: WorkerState) -> dict[StreamKey, Reference]:
             extents, _, _ = state.buffer.extents(state.buffer.with_rows(), self._references, None, None)
             return {key: extent.end for key, extent in extents.items()}
 
-        found = await self._service.on_loop(ends)
+        found = self._service.call(self._service.on_loop(ends), READY_SECONDS)
         if found:
             self._batch += 1
             self._references.update(found)
-            self._service.handle(e.Committed(1, self._batch, found, time.monotonic()))
+            self._driver.committed(1, self._batch, nest(found))
 
 
 def main() -> None:
@@ -77,8 +74,9 @@ def main() -> None:
             while not (leases := registry.leases()) or not leases[0].connect:
                 assert thread.alive(0.02), "the worker has ended"
                 assert time.monotonic() < until, "the worker does not serve"
-            driver = Driver(service)
-            service.call(driver.begin(), READY_SECONDS)
+            driver = DriverByHand(WorkerClient(leases[0].flight, "a token"))
+            driver.rewind(1, -1, {})
+            query = Query(service, driver)
             print(json.dumps({"address": leases[0].connect}), flush=True)
             over = threading.Event()
 
@@ -88,8 +86,7 @@ def main() -> None:
 
             threading.Thread(target=end_with_input, daemon=True).start()
             while not over.wait(alone.batch_seconds):
-                assert service._loop is not None
-                asyncio.run_coroutine_threadsafe(driver.commit(), service._loop).result(READY_SECONDS)
+                query.commit()
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
-from proving.bench.sections.fleet import ACTIVE, FIRST, PATIENCE_SECONDS, REVISION, TOKEN, BareWorker, known_streams
+from proving.bench.sections.fleet import ACTIVE, FIRST, PATIENCE_SECONDS, REVISION, TOKEN, BareWorker
 from wallaroo_spark.inner.client import WorkerClient
 from wallaroo_spark.observe.collect import Collector, DriverReport, Question, ReceiverFacts
 from wallaroo_spark.observe.receiver import QueryStatus, ReceiverStatus
@@ -84,7 +84,7 @@ def serve(case: Case, pipe: Any) -> None:
     threading.Thread(target=loop.run_forever, name="bench-workers", daemon=True).start()
     workers = [WatchedWorker(slot, loop) for slot in range(case.slots)]
     for worker in workers:
-        worker.begin(known_streams(worker.slot, case.known))
+        worker.begin(case.known)
         worker.hold(case.held)
     pipe.send([worker.lease for worker in workers])
     while pipe.recv():

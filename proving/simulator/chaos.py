@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from proving.simulator.engine.core import Part, Steps
 from proving.simulator.engine.failing import Failing
+from proving.simulator.parts.driver import Driver
 from proving.simulator.parts.worker import Worker
 from proving.simulator.world import World
 from wallaroo_spark.protocol import V3
@@ -36,6 +37,7 @@ class Chaos:
             (2, self.ask_a_worker_to_leave),
             (1, self.copy_a_worker),
             (2, self.kill_the_driver),
+            (1, self.kill_the_driver_that_is_asked),
             (3, self.kill_the_query),
             (3, self.kill_a_task),
             (2, self.lose_the_registry),
@@ -127,7 +129,14 @@ class Chaos:
 
     def kill_the_driver(self) -> None:
         """The whole application dies; another follows, with the same number of slots or a different one."""
+        self._kill(self.world.driver)
+
+    def kill_the_driver_that_is_asked(self) -> None:
+        """The application dies when a worker asks it for references the next time, before it answers."""
         driver = self.world.driver
+        driver.announcer.when_asked = lambda: self._kill(driver)
+
+    def _kill(self, driver: Driver) -> None:
         if driver.alive:
             driver.kill()
             slots = self.sim.random.choice((driver.workers, driver.workers, 1, 2, 3))

@@ -40,6 +40,8 @@ class Judge:
         self._heard: dict[str, Connector] = {}
         self._read: dict[int, list[Row]] = {}
         self._superseded: dict[str, float] = {}
+        self._acknowledged: dict[StreamKey, int] = {}
+        """For each stream the index behind the last message that an ACK has named."""
         self._done: dict[StreamKey, int] = {}
         self._complete_at: dict[StreamKey, float] = {}
         self.ever_forgotten: set[StreamKey] = set()
@@ -125,6 +127,17 @@ class Judge:
                 f"{connector.name} is told by {how} that {key} is committed up to {ref}; no commit covers it"
             )
         self.world.sim.log(connector.name, f"{how}: stream {stream_id} up to {ref}")
+        self._check_not_below(connector, key, ref, how)
+
+    def _check_not_below(self, connector: Connector, key: StreamKey, ref: int, how: str) -> None:
+        """OK names no reference below one that an ACK has named before, while the registry keeps its assignments."""
+        place = self.world.sources[key].after(ref)
+        if how == "ACK":
+            self._acknowledged[key] = max(place, self._acknowledged.get(key, 0))
+        may_be = self.world.profile.goes_back or key in self.ever_forgotten
+        may_be = may_be or bool(self.world.sim.history.counts["empty_the_registry"])
+        if how == "OK" and place < self._acknowledged.get(key, 0) and not may_be:
+            raise Violation(f"{connector.name} is told {ref} of {key}, below what was acknowledged to it")
 
     def said(self, worker: Worker, session: int, data: bytes) -> None:
         """A worker sends to a session: it may not send OK long after its lease became another worker's."""

@@ -15,6 +15,7 @@ from proving.simulator.parts.query import Query, Task
 from proving.simulator.parts.worker import Worker
 from wallaroo_spark.checkpoint import model
 from wallaroo_spark.inner.calls import PlanAnswer, PlanQuestion
+from wallaroo_spark.inner.notices import Followers
 from wallaroo_spark.protocol import WorkerSession
 from wallaroo_spark.references import References, VersionedReferences, reference_of
 from wallaroo_spark.source.forgetting import Decision, Forgetting
@@ -24,7 +25,9 @@ from wallaroo_spark.worker.buffer.held_stream import HeldStream
 from wallaroo_spark.worker.buffer.replays import IncreasingIds, OpaqueIds
 from wallaroo_spark.worker.buffer.stream_ends import EndedStreams
 from wallaroo_spark.worker.machine import events as e
+from wallaroo_spark.worker.machine.connection_state import Connection, ConnectionPhase
 from wallaroo_spark.worker.machine.connections import Connections
+from wallaroo_spark.worker.machine.handshake import Handshake
 from wallaroo_spark.worker.machine.pressure.flow import FlowControl
 from wallaroo_spark.worker.machine.pressure.shedding import Shedding
 from wallaroo_spark.worker.machine.query_position import QueryPosition
@@ -107,6 +110,36 @@ def applies_stale_rewinds() -> AbstractContextManager[Any]:
         return rewound(self, event)
 
     return mock.patch.object(QueryPosition, "rewound", follow)
+
+
+def accepts_old_answers() -> AbstractContextManager[Any]:
+    """A worker takes the references of scopes from an answer that is older than what it was told."""
+    committed = QueryPosition.committed
+
+    def any_answer(self: QueryPosition, event: e.Committed) -> bool:
+        if event.scopes and event.epoch <= self.epoch and event.batch < self.batch:
+            self._set(event.references, self._connections.following.take(event.scopes, None))
+            return True
+        return committed(self, event)
+
+    return mock.patch.object(QueryPosition, "committed", any_answer)
+
+
+def serves_without_references() -> AbstractContextManager[Any]:
+    """A handshake does not wait until the driver has told the references of the instance."""
+    serve = Handshake._await_references
+
+    def at_once(self: Handshake, connection: Connection) -> None:
+        serve(self, connection)
+        if connection.phase is ConnectionPhase.AWAITING:
+            self._accept(connection)
+
+    return mock.patch.object(Handshake, "_await_references", at_once)
+
+
+def tells_new_scopes_once() -> AbstractContextManager[Any]:
+    """The driver answers a worker that asks for references, and does not tell it their changes."""
+    return mock.patch.object(Followers, "add", return_value=None)
 
 
 def ignores_rewinds() -> AbstractContextManager[Any]:
@@ -294,6 +327,9 @@ MUTANTS: dict[str, Mutant] = {
         drops_the_first_of_a_run,
         applies_stale_commits,
         applies_stale_rewinds,
+        accepts_old_answers,
+        serves_without_references,
+        tells_new_scopes_once,
         ignores_rewinds,
         serves_without_its_lease,
         grants_credits_twice,

@@ -16,7 +16,12 @@ from wallaroo_spark.worker.machine.connection_state import ConnectionPhase
 from wallaroo_spark.worker.machine.pressure.flow import Pressure
 from wallaroo_spark.worker.machine.state import WorkerState
 
-_SERVING = (ConnectionPhase.PARKED, ConnectionPhase.ASKING, ConnectionPhase.STREAMING)
+_SERVING = (
+    ConnectionPhase.PARKED,
+    ConnectionPhase.ASKING,
+    ConnectionPhase.AWAITING,
+    ConnectionPhase.STREAMING,
+)
 
 
 def validate_worker(state: WorkerState) -> None:
@@ -37,6 +42,11 @@ def validate_worker(state: WorkerState) -> None:
         assert (connection.deadline is not None) == (connection.number in tables.expiring), connection
         assert connection.paused == (connection.number in tables.paused), connection
         assert not connection.paused or state.flow.pressure(buffer.used) is not Pressure.NONE, connection
+        waits = connection.phase is ConnectionPhase.AWAITING
+        assert waits == (connection.number in tables.awaiting), connection
+        assert not waits or not tables.following.knows(connection.scope), connection
+        assert not streaming or connection.scope in tables.following, connection
+    assert all(key.scope in tables.following for key in (*buffer.streams, *buffer.committed)), buffer.committed
     for known in (tables.expiring, tables.recent, tables.paused):
         assert known.keys() <= connections.keys(), known
     assert tables.denied.keys() <= tables.streaming.keys()

@@ -17,11 +17,12 @@ import pytest
 
 from tests.waiting import eventually
 from wallaroo_spark.errors import TransportError
-from wallaroo_spark.inner.calls import COMMITTED, REWIND, Notice, PlanQuestion
+from wallaroo_spark.inner.calls import PlanQuestion
 from wallaroo_spark.inner.client import WorkerClient, status_token
 from wallaroo_spark.options import Options
 from wallaroo_spark.references import Reference, flatten
 from wallaroo_spark.registry import EmbeddedRedis, Registry
+from wallaroo_spark.testing.driver_by_hand import DriverByHand
 from wallaroo_spark.worker.run import WorkerThread
 from wallaroo_spark.worker.service import WorkerSetup
 
@@ -68,6 +69,7 @@ class Desk:
     receiver: str
     registry: Registry
     client: WorkerClient
+    driver: DriverByHand
     address: str
     references: dict[str, dict[str, Reference]] = field(default_factory=dict)
     open: threading.Event = field(default_factory=threading.Event)
@@ -82,7 +84,7 @@ class Desk:
             try:
                 ends = self.client.plan(PlanQuestion(flatten(self.references))).ends
                 if ends:
-                    self.client.tell(Notice(COMMITTED, 1, batch, ends))
+                    self.driver.committed(1, batch, ends)
             except TransportError:
                 return
             for scope, streams in ends.items():
@@ -109,12 +111,14 @@ def desk(redis_url: str, request: pytest.FixtureRequest) -> Iterator[Desk]:
             eventually(lambda: any(lease.flight for lease in registry.leases().values()))
             lease = registry.leases()[0]
             client = WorkerClient(lease.flight, TOKEN)
-            client.tell(Notice(REWIND, 1, -1, {}))
-            found = Desk(redis_url, name, registry, client, lease.connect)
+            driver = DriverByHand(WorkerClient(lease.flight, TOKEN))
+            driver.rewind(1, -1, {})
+            found = Desk(redis_url, name, registry, client, driver, lease.connect)
             found.open.set()
             thread = threading.Thread(target=found.commit)
             thread.start()
             yield found
             found.leaving.set()
             thread.join()
+            driver.stop()
             client.close()

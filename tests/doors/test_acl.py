@@ -130,7 +130,8 @@ def test_the_records_in_redis_give_no_access_to_the_inner_port(
     assert onlooker.status()["sessions"] >= 0
     forgeries = [
         lambda: onlooker.tell(Notice(COMMITTED, worker.epoch, 99, {"shop-1": {"1": 99}})),
-        lambda: onlooker.tell(Notice(REWIND, worker.epoch + 1, 99, {"shop-1": {"1": 99}})),
+        lambda: onlooker.tell(Notice(REWIND, worker.epoch + 1, 99, {}, {"shop-1": {"1": 99}})),
+        lambda: onlooker.followed(0, 0.0),
         lambda: onlooker.stop("a forger"),
         lambda: onlooker.plan(PlanQuestion()),
         lambda: onlooker.available(-1, 0),

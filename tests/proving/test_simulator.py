@@ -31,6 +31,7 @@ FORGETS: dict[str, Any] = {
 HARDER: dict[str, dict[str, Any]] = {
     "never_makes_room": {"large": True, "slots": 1},
     "ignores_rewinds": {"goes_back": True},
+    "accepts_old_answers": {"goes_back": False, "fault_pause": 0.7, "fault_seconds": 40.0},
     "forgets_too_early": FORGETS,
     "forgets_open_streams": FORGETS,
     "forgets_without_confirmation": {**FORGETS, "cut_offs": 40},

@@ -11,9 +11,10 @@ from redis import Redis
 
 from tests.source.fleet import TOKEN, LiveFleet
 from tests.waiting import SECONDS, eventually
-from wallaroo_spark.inner.calls import COMMITTED, REWIND, Notice
+from wallaroo_spark.inner.calls import COMMITTED, Notice
 from wallaroo_spark.inner.client import WorkerClient
-from wallaroo_spark.receiver.announcer import Announcer, LastCommit
+from wallaroo_spark.inner.notices import LastCommit
+from wallaroo_spark.receiver.announcer import Announcer
 from wallaroo_spark.references import References, VersionedReferences
 from wallaroo_spark.registry import EmbeddedRedis, Lease
 
@@ -107,19 +108,6 @@ def test_a_stream_of_which_nobody_can_tell_how_far_it_is_stands_still(
     announcer.commit(5, 3, {"shop-2": {"8": 4}}, [("shop-1", "7"), ("shop-1", "9")])
 
     assert announcer.last_commit == LastCommit(5, 3, {**A, "shop-2": {"8": 4}})
-
-
-def test_workers_that_know_the_same_are_sent_the_same_bytes_encoded_once() -> None:
-    streams = VersionedReferences.of({"shop-1": {str(number): 10 for number in range(1000)}})
-    before = LastCommit(5, 2, streams)
-    after = LastCommit(5, 3, streams.with_changes({"shop-1": {"7": 20}}))
-
-    notices = [after.since(before) for _ in range(3)]
-    assert notices[0] is notices[1] is notices[2]
-    assert (notices[0].action, notices[0].references) == (COMMITTED, {"shop-1": {"7": 20}})
-    assert notices[0].body is notices[1].body
-    for known in (None, LastCommit(4, 9, B)):
-        assert (after.since(known).action, len(after.since(known).references["shop-1"])) == (REWIND, 1000)
 
 
 def test_a_late_commit_of_another_query_reaches_no_worker(

@@ -11,11 +11,11 @@ from typing import Any, Self
 
 from tests.waiting import eventually
 from wallaroo_spark.connector import Backoff, BlockingConnector
-from wallaroo_spark.inner.calls import REWIND, Notice
 from wallaroo_spark.inner.client import WorkerClient, status_token
 from wallaroo_spark.options import Options
-from wallaroo_spark.references import References
+from wallaroo_spark.references import Changes, References
 from wallaroo_spark.registry import Lease, Registry
+from wallaroo_spark.testing.driver_by_hand import DriverByHand
 from wallaroo_spark.worker.run import WorkerThread
 from wallaroo_spark.worker.service import WorkerSetup
 
@@ -32,6 +32,7 @@ class LiveFleet:
         self.registry = Registry(url, receiver, lease_seconds=self.options.lease_seconds)
         self._workers: dict[int, WorkerThread] = {}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._drivers: dict[str, DriverByHand] = {}
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
@@ -101,8 +102,18 @@ class LiveFleet:
 
     def begin(self, references: References | None = None, epoch: int = 1, batch: int = -1) -> None:
         """Tell every worker where the query stands."""
-        for slot in self.registry.leases():
-            self.client(slot).tell(Notice(REWIND, epoch, batch, references or {}))
+        for lease in self.registry.leases().values():
+            self._driver(lease).rewind(epoch, batch, references or {})
+
+    def commit(self, slot: int, epoch: int, batch: int, changes: Changes) -> None:
+        """Tell a worker that Spark has committed a batch."""
+        self._driver(self.registry.leases()[slot]).committed(epoch, batch, changes)
+
+    def _driver(self, lease: Lease) -> DriverByHand:
+        if lease.flight not in self._drivers:
+            driver = self._drivers[lease.flight] = DriverByHand(WorkerClient(lease.flight, TOKEN))
+            self._open.callback(driver.stop)
+        return self._drivers[lease.flight]
 
     def connect(self, instance: str, slot: int = 0) -> BlockingConnector:
         """A connector that is at home at this slot; new ones are shared out evenly, so take the slots in turn."""

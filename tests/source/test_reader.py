@@ -21,7 +21,6 @@ from tests.waiting import SECONDS, eventually
 from wallaroo_spark.columnar import ROW_SCHEMA
 from wallaroo_spark.connector import stream_id_of
 from wallaroo_spark.errors import CheckpointError, ConfigurationError
-from wallaroo_spark.inner.calls import COMMITTED, Notice
 from wallaroo_spark.inner.client import WorkerClient
 from wallaroo_spark.options import Options
 from wallaroo_spark.registry import QUERY_STARTS
@@ -164,12 +163,11 @@ def test_a_run_does_not_end_before_its_commits_are_acknowledged(fleet: LiveFleet
     reader.prepareForTriggerAvailableNow()
     end = reader.latestOffset(start, EVERYTHING)
     with ThreadPoolExecutor(1) as pool:
-        client = fleet.client(0)
         # Spark asks for more once it has committed; telling the worker of that may take longer than being quiet does.
         more = pool.submit(reader.latestOffset, end, EVERYTHING)
         with pytest.raises(TimeoutError):
             more.result(1.5)
-        client.tell(Notice(COMMITTED, 1, 0, {"shop-a": {stream: 2}}))
+        fleet.commit(0, 1, 0, {"shop-a": {stream: 2}})
         assert more.result(SECONDS) == end
 
 

@@ -112,8 +112,11 @@ class Bench:
         self.logged: list[e.Log] = []
         self.held_back: list[e.Instruction] = []
         self.registry_answers = True
+        self.driver_answers = True
         self.woken = 0
         self.offsets: dict[StreamKey, Reference] = {}
+        self.told: dict[StreamKey, Reference] = {}
+        """The committed references of the last notice."""
         self.batch = -1
         self.epoch = 0
         if ready:
@@ -182,10 +185,17 @@ class Bench:
                 self.logged.append(instruction)
             case e.WakeReaders():
                 self.woken += 1
+            case e.WakeDriver():
+                if self.driver_answers:
+                    self.tell_scopes()
+                else:
+                    self.held_back.append(instruction)
 
     def answer(self, ask: e.Instruction) -> None:
         """The registry's answer to a question."""
-        if isinstance(ask, e.AskAssignment):
+        if isinstance(ask, e.WakeDriver):
+            self.tell_scopes()
+        elif isinstance(ask, e.AskAssignment):
             slot, address = self.slot_of.get(ask.instance, (self.state.connections.slot, "here:1"))
             self.do(e.Assigned(ask.connection, ask.instance, slot, address))
         else:
@@ -197,7 +207,14 @@ class Bench:
         self.epoch += 1
         self.batch = batch
         self.offsets = dict(references)
+        self.told = dict(references)
         self.do(e.Rewound(self.epoch, batch, dict(references)))
+
+    def tell_scopes(self) -> None:
+        """The driver asks which scopes the worker follows, and tells it all of their references."""
+        answer = self.state.connections.following.answer(0, everything=False)
+        mine = {key: reference for key, reference in self.told.items() if key.scope in answer.new}
+        self.do(e.Committed(self.epoch, self.batch, mine, scopes=answer.new, cursor=answer.cursor))
 
     def plan(self, rows: int | None = None, size: int | None = None) -> dict[StreamKey, Reference]:
         """The ends of the next batch."""
@@ -212,6 +229,7 @@ class Bench:
         self.batch += 1
         changed = {key: end for key, end in ends.items() if self.offsets.get(key) != end}
         self.offsets.update(ends)
+        self.told.update(ends)
         self.do(e.Committed(self.epoch, self.batch, changed))
 
     def run_batch(self, rows: int | None = None, size: int | None = None) -> dict[StreamKey, list[int | None]]:

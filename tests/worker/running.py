@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests.waiting import SECONDS, eventually
-from wallaroo_spark.inner.calls import COMMITTED, REWIND, Notice
 from wallaroo_spark.inner.client import Trust, WorkerClient
 from wallaroo_spark.options import Options
 from wallaroo_spark.references import PlannedRange, StreamKey
 from wallaroo_spark.registry import Lease, Registry
+from wallaroo_spark.testing.driver_by_hand import DriverByHand
 from wallaroo_spark.transport import parse_address
 from wallaroo_spark.worker.run import WorkerThread
 from wallaroo_spark.worker.service import WorkerSetup
@@ -32,6 +32,7 @@ class Running:
         self.lease = lease
         self.registry = registry
         self.client = WorkerClient(lease.flight, TOKEN, trust=trust)
+        self.driver = DriverByHand(WorkerClient(lease.flight, TOKEN, trust=trust))
         self.epoch = 0
         self.batch = -1
 
@@ -43,12 +44,12 @@ class Running:
     def rewind(self, references: dict[str, dict[str, Any]] | None = None) -> None:
         """A query starts from these references."""
         self.epoch += 1
-        self.client.tell(Notice(REWIND, self.epoch, self.batch, references or {}))
+        self.driver.rewind(self.epoch, self.batch, references or {})
 
     def commit(self, references: dict[str, dict[str, Any]]) -> None:
         """Spark has committed a batch."""
         self.batch += 1
-        self.client.tell(Notice(COMMITTED, self.epoch, self.batch, references))
+        self.driver.committed(self.epoch, self.batch, references)
 
     def rows(self, scope: str, stream_id: int, start: Any, end: Any, wait: float = SECONDS) -> list[dict[str, Any]]:
         """The rows of a planned range, which must be there or come in time."""

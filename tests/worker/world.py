@@ -271,7 +271,9 @@ class World:
         committed = self.query.committed
         changed = {key: ref for key, ref in committed.items() if self.told.get(key) != ref}
         self.told = dict(committed)
-        self.bench.do(e.Committed(self.bench.epoch, len(self.query.delivered) - 1, changed))
+        self.bench.told = dict(committed)
+        self.bench.batch = len(self.query.delivered) - 1
+        self.bench.do(e.Committed(self.bench.epoch, self.bench.batch, changed))
         self.react()
 
     def restart_query(self) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from wallaroo_spark.columnar import ROW_SCHEMA
-from wallaroo_spark.references import Changes, Reference, StreamKey, nest
+from wallaroo_spark.references import Changes, Reference, References, StreamKey, nest
 
 K = TypeVar("K")
 Starts = Mapping[StreamKey, Reference | None]
@@ -247,17 +247,40 @@ def _cursor(listed: list[tuple[str, str, int]]) -> dict[StreamKey, int]:
     return {StreamKey(scope, int(stream_id)): int(position) for scope, stream_id, position in listed}
 
 
+@dataclass(frozen=True, slots=True)
+class FollowedScopes:
+    """A worker's answer to the driver: the scopes whose committed references it needs."""
+
+    cursor: int
+    """The number of the last scope that began to be followed; the driver names it in its next question and notices."""
+    new: Sequence[str]
+    """The scopes that began to be followed since the last question, all of whose references the worker needs."""
+    kept: Sequence[str] | None
+    """The scopes that were followed before; None where the question did not ask for them."""
+    count: int
+    """The number of all followed scopes."""
+
+    def encode(self) -> bytes:
+        """The answer as :meth:`decode` takes it."""
+        return _dump([self.cursor, self.new, self.kept, self.count])
+
+    @classmethod
+    def decode(cls, data: bytes) -> FollowedScopes:
+        """The answer that :meth:`encode` has encoded."""
+        return cls(*json.loads(data))
+
+
 COMMITTED = "committed"
-"""The action of a notice with the references that have changed since an earlier notice."""
+"""The action of a notice with the references that have changed since an earlier notice to the same worker."""
 REWIND = "rewind"
-"""The action of a notice with all references, from which the query continues."""
+"""The action of a notice with all references that a worker needs, from which the query continues."""
 _LENGTH = struct.Struct(">I")
 """The length of the JSON head, before it."""
 
 
 @dataclass(frozen=True)
 class Notice:
-    """One notice of the query's position. It is encoded once, for any number of workers."""
+    """One notice of the query's position to one worker, with the references of the scopes that it follows."""
 
     action: str
     """:data:`COMMITTED` or :data:`REWIND`."""
@@ -266,7 +289,11 @@ class Notice:
     batch: int
     """The last committed batch; -1 before the first."""
     references: Changes = field(repr=False)
-    """The changed references, or all of them, nested; None for a stream that is forgotten."""
+    """The changed references, nested; None for a stream that is forgotten."""
+    whole: References = field(default_factory=dict, repr=False)
+    """All references of some scopes; these scopes are not in ``references``."""
+    cursor: int = 0
+    """The number of the last scope of which the driver has heard from the worker."""
     leaving: tuple[str, Sequence[StreamKey]] = ("", ())
     """The token of the streams that are forgotten next, and these streams."""
     ended: Sequence[StreamKey] = ()
@@ -275,16 +302,18 @@ class Notice:
     @cached_property
     def body(self) -> bytes:
         """The notice as :func:`decode` takes it."""
-        scopes = dict(self.references.items())
-        counts = [len(streams) for streams in scopes.values()]
-        ids = [int(stream) for streams in scopes.values() for stream in streams]
-        values = [reference for streams in scopes.values() for reference in streams.values()]
+        scopes = [*self.references, *self.whole]
+        parts = [*self.references.values(), *self.whole.values()]
+        counts = [len(streams) for streams in parts]
+        ids = [int(stream) for streams in parts for stream in streams]
+        values = [reference for streams in parts for reference in streams.values()]
         # Few references are texts, which ephemeral streams have, or None.
         others = {at: value for at, value in enumerate(values) if not isinstance(value, int)}
         numbers = [value if isinstance(value, int) else 0 for value in values] if others else values
         token, leaving = self.leaving
         ends = [token, runs(leaving), runs(self.ended)]
-        head = json.dumps([self.epoch, self.batch, list(scopes), counts, list(others.items()), ends]).encode()
+        position = [self.epoch, self.batch, self.cursor, len(self.references)]
+        head = _dump([position, scopes, counts, list(others.items()), ends])
         columns = np.array([ids, numbers], dtype="<u8")
         return b"".join((_LENGTH.pack(len(head)), head, columns.tobytes()))
 
@@ -297,7 +326,11 @@ class DecodedNotice(NamedTuple):
     batch: int
     """The last committed batch."""
     references: dict[StreamKey, Reference | None]
-    """The changed references, or all of them; None for a stream that is forgotten."""
+    """The changed references, and all those of ``scopes``; None for a stream that is forgotten."""
+    scopes: Sequence[str]
+    """The scopes of which it has all references."""
+    cursor: int
+    """The number of the last scope of which the driver has heard from the worker."""
     leaving: tuple[str, frozenset[StreamKey]]
     """The token of the streams that are forgotten next, and these streams."""
     ended: tuple[StreamKey, ...]
@@ -313,7 +346,8 @@ def decode(body: bytes) -> DecodedNotice:
     """Decode the bytes of a notice."""
     (length,) = _LENGTH.unpack_from(body)
     begin = _LENGTH.size + length
-    epoch, batch, scopes, counts, others, ends = json.loads(body[_LENGTH.size : begin])
+    position, scopes, counts, others, ends = json.loads(body[_LENGTH.size : begin])
+    epoch, batch, cursor, changed = position
     columns = np.frombuffer(body, "<u8", offset=begin).reshape(2, -1)
     ids: list[int] = columns[0].tolist()
     values: list[Reference | None] = columns[1].tolist()
@@ -323,4 +357,5 @@ def decode(body: bytes) -> DecodedNotice:
     flat = zip(owners, ids, values, strict=True)
     references = {StreamKey(scope, stream_id): value for scope, stream_id, value in flat}
     token, leaving, ended = ends
-    return DecodedNotice(epoch, batch, references, (token, frozenset(keys(leaving))), tuple(keys(ended)))
+    left = token, frozenset(keys(leaving))
+    return DecodedNotice(epoch, batch, references, scopes[changed:], cursor, left, tuple(keys(ended)))

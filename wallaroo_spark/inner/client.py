@@ -227,8 +227,16 @@ class WorkerClient:
         """Whether a connector waits for an ACK of messages up to ``start``, all of which Spark has committed."""
         return bool(json.loads(self._call("owes", calls.encode_starts(start)))["owes"])
 
+    def followed(self, cursor: int, wait: float, everything: bool = False) -> calls.FollowedScopes:
+        """Wait up to ``wait`` seconds until the worker follows scopes with a number above ``cursor``, and return them.
+
+        With ``everything`` the answer comes at once and has the other scopes that it follows, too.
+        """
+        body = json.dumps({"cursor": cursor, "wait": wait, "everything": everything}).encode()
+        return calls.FollowedScopes.decode(self._call("followed", body, self._timeout + wait))
+
     def tell(self, notice: calls.Notice) -> None:
-        """Send a notice. A notice that is sent to several workers is encoded once."""
+        """Send a notice."""
         self._call(notice.action, notice.body)
 
     def status(self) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""Sends the last commit to every worker: all references to a new worker, the changed references to the others.
+"""Finds the workers, and has the last commit sent to each of them; see
+:mod:`wallaroo_spark.inner.notices`.
 
 A committed reference reaches a worker in no other way. Source: ``docs/architecture.md#rules``, rule 1 and
 ``docs/decisions/acks-from-the-commit-log.md``.
@@ -6,80 +7,28 @@ A committed reference reaches a worker in no other way. Source: ``docs/architect
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
 
-from wallaroo_spark.errors import RegistryError, TransportError, one_line
-from wallaroo_spark.inner.calls import COMMITTED, REWIND, Notice
+from wallaroo_spark.errors import RegistryError, one_line
 from wallaroo_spark.inner.client import WorkerClient
-from wallaroo_spark.references import Reference, References, StreamKey, all_changes, endings_of, plain
+from wallaroo_spark.inner.notices import Followers, LastCommit, NoticeSender
+from wallaroo_spark.references import Reference, References
 from wallaroo_spark.registry import FleetDiscovery, Lease, Registry
-from wallaroo_spark.steps import Step, passed
 
 log = one_line("wallaroo_spark.receiver")
 
 ROUND_SECONDS = 0.5
-"""Pause between two looks for workers, and before a notice that was not answered is sent again. A choice."""
+"""Pause between two looks for workers. A choice."""
 SETTLE_SECONDS = 12.0
 """The longest wait until all workers have the last commit: a little more than the time limit of one call."""
 _CLOSE_SECONDS = 10.0
 """The longest wait for the end of the announcer's thread. A choice."""
 
 
-@dataclass(frozen=True)
-class LastCommit:
-    """The last commit of the query that runs: its epoch, its batch, and the committed reference of each stream."""
-
-    epoch: int
-    """The number of the query's start; it increases with each start."""
-    batch: int
-    """The committed batch; -1 before the first commit."""
-    references: References
-    """The committed reference of each stream."""
-    _notices: dict[int | None, Notice] = field(default_factory=dict, compare=False, repr=False)
-    """The notices of this commit, by the batch that the worker knows; most workers know the same batch."""
-    _making: threading.Lock = field(default_factory=threading.Lock, compare=False, repr=False)
-    """Guards ``_notices``."""
-
-    def since(self, known: LastCommit | None) -> Notice:
-        """The notice for a worker that knows the commit ``known``: all references if that is of another epoch."""
-        if known is not None and known.epoch != self.epoch:
-            known = None
-        with self._making:
-            batch = known.batch if known is not None else None
-            if batch not in self._notices:
-                self._notices[batch] = self._make(known)
-            notice = self._notices[batch]
-            # Encoded here, under the lock, so that it is encoded only once.
-            _ = notice.body
-            return notice
-
-    def _make(self, known: LastCommit | None) -> Notice:
-        endings = endings_of(self.references)
-        leaving: tuple[str, Sequence[StreamKey]] = "", ()
-        if endings is not None and endings.leaving is not None:
-            leaving = endings.leaving.token, endings.leaving_streams()
-        # The streams that were forgotten since an unknown version are not known, so the worker cannot be told of them.
-        changes = None if known is None else all_changes(known.references, self.references)
-        if known is None or changes is None:
-            return Notice(REWIND, self.epoch, self.batch, plain(self.references), leaving)
-        before, ended = endings_of(known.references), []
-        if endings is not None:
-            times = all_changes({} if before is None else before.times, endings.times) or {}
-            ended = [
-                StreamKey(scope, int(stream))
-                for scope, streams in times.items()
-                for stream, time in streams.items()
-                if time is not None
-            ]
-        return Notice(COMMITTED, self.epoch, self.batch, changes, leaving, ended)
-
-
 class Announcer:
-    """Threads that send commit notices, one for each worker, so that a worker that does not answer delays no other.
+    """Threads that send commit notices, two for each worker, so that a worker that does not answer delays no other.
 
     ``each_round`` is called before each look for workers, to renew the driver's leases. ``leases_seen`` is called with
     the leases after each look that the registry answered. ``connect`` makes the client of a worker from its inner
@@ -102,6 +51,8 @@ class Announcer:
         self._leases_seen = leases_seen
         self._last_commit: LastCommit | None = None
         self._senders: dict[int, NoticeSender] = {}
+        self._known: dict[int, Lease] = {}
+        self._followers = Followers()
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="wallaroo-announcer", daemon=True)
@@ -186,7 +137,7 @@ class Announcer:
     def workers(self) -> dict[int, tuple[Lease, WorkerClient]]:
         """The known workers, by slot."""
         with self._changed:
-            return {slot: (sender.lease, sender.client) for slot, sender in self._senders.items()}
+            return {slot: (self._known[slot], sender.client) for slot, sender in self._senders.items()}
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -213,79 +164,15 @@ class Announcer:
             if known := self._senders.get(lease.slot):
                 known.stop()
             client = self._connect(lease.flight, self._token)
-            sender = self._senders[lease.slot] = NoticeSender(lease, client, self._changed, lambda: self._last_commit)
+            sender = self._senders[lease.slot] = NoticeSender(
+                lease.slot, client, self._changed, lambda: self._last_commit, self._followers
+            )
+            self._known[lease.slot] = lease
             self._start_sender(sender)
 
     def _start_sender(self, sender: NoticeSender) -> None:
-        """Start the thread that sends notices to a worker."""
-        threading.Thread(target=sender.run, name=f"wallaroo-tell-{sender.lease.slot}", daemon=True).start()
-
-
-class NoticeSender:
-    """Sends the last commit to one worker, whenever there is a newer one; it runs in a thread of its own.
-
-    ``changed`` guards the state, and is never held during a call to the worker.
-    """
-
-    def __init__(
-        self,
-        lease: Lease,
-        client: WorkerClient,
-        changed: threading.Condition,
-        last_commit: Callable[[], LastCommit | None],
-    ) -> None:
-        self.lease = lease
-        self.client = client
-        self.sent: LastCommit | None = None
-        """The commit that the worker knows; None if that is unknown."""
-        self.failure: Exception | None = None
-        """The error of the last attempt; None if it succeeded."""
-        self._changed = changed
-        self._last_commit = last_commit
-        self._stopped = False
-
-    def stop(self) -> None:
-        """Send no more notices. A call that is under way ends by its own time limit."""
-        with self._changed:
-            self._stopped = True
-            self._changed.notify_all()
-
-    def run(self) -> None:
-        """Send each newer commit, until :meth:`stop`."""
-        while self._await_newer():
-            self.send()
-            with self._changed:
-                if self.failure:
-                    self._changed.wait_for(lambda: self._stopped, ROUND_SECONDS)
-        self.client.close()
-
-    def send(self) -> None:
-        """Send the last commit once, unless the worker knows it."""
-        with self._changed:
-            last_commit, known = self._last_commit(), self.sent
-        if last_commit is None or known is last_commit:
-            return
-        failure = None
-        try:
-            notice = last_commit.since(known)
-            self.client.tell(notice)
-            if notice.action == COMMITTED:
-                passed(Step.REFERENCES_SENT)
-        except Exception as error:
-            failure = error
-            # An error of this program must not end the thread, because the worker would then get no more notices.
-            ours = None if isinstance(error, TransportError) else error
-            level = logging.WARNING if ours else logging.INFO
-            log.log(level, "the commit notice to slot %d is sent again: %s", self.lease.slot, error, exc_info=ours)
-        with self._changed:
-            self.failure, self.sent = failure, None if failure else last_commit
-            self._changed.notify_all()
-
-    def _await_newer(self) -> bool:
-        """Wait until there is a commit that the worker does not know; return False after :meth:`stop`."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._stopped or self._last_commit() is not self.sent)
-            return not self._stopped
+        """Start the threads that send notices to a worker."""
+        threading.Thread(target=sender.run, name=f"wallaroo-tell-{sender.slot}", daemon=True).start()
 
 
 def _keeping(

@@ -17,10 +17,11 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from wallaroo_spark.checkpoint import CheckpointFiles, CheckpointWatcher, QueryProgress
 from wallaroo_spark.checkpoint.power_loss import SyncedBatches, synced_batches
 from wallaroo_spark.errors import CheckpointError, ConfigurationError, RegistryError, WallarooError, one_line
+from wallaroo_spark.inner.notices import LastCommit
 from wallaroo_spark.observe.query_facts import QueryFacts
 from wallaroo_spark.options import Options
 from wallaroo_spark.receiver import checks, writers
-from wallaroo_spark.receiver.announcer import Announcer, LastCommit
+from wallaroo_spark.receiver.announcer import Announcer
 from wallaroo_spark.registry import NO_QUERY, QUERY_STARTS, Registry
 from wallaroo_spark.runtime.file_manager import quick_on_local_disk
 from wallaroo_spark.runtime.handle import Waits

@@ -27,12 +27,13 @@ from wallaroo_spark.connector import stream_id_of
 from wallaroo_spark.connector.arguments import event_time_of
 from wallaroo_spark.errors import ConfigurationError, LeaseLostError, RegistryError, TransportError
 from wallaroo_spark.event_loop import beside
-from wallaroo_spark.inner.calls import COMMITTED, REWIND, Notice, PlanQuestion
+from wallaroo_spark.inner.calls import PlanQuestion
 from wallaroo_spark.inner.client import Trust, WorkerClient
 from wallaroo_spark.options import Options
 from wallaroo_spark.protocol import DRAFT_BE, FrameBuffer, Message, MessageRun, encode_single
 from wallaroo_spark.references import PlannedRange, Reference, flatten, merge, nest, ranges
 from wallaroo_spark.registry import Assignment, Lease
+from wallaroo_spark.testing.driver_by_hand import DriverByHand
 from wallaroo_spark.transport import parse_address
 from wallaroo_spark.wiretap.proxy import Proxy
 from wallaroo_spark.worker.run import WorkerThread
@@ -170,6 +171,7 @@ class FakeWorker:
         self._submission = 0
         self._worker = ExitStack()
         self._client: WorkerClient | None = None
+        self._driver: DriverByHand | None = None
         self._epoch = 0
         self._offsets: list[dict[str, dict[str, Reference]]] = [{}]
         self._planned: list[PlannedRange] = []
@@ -223,7 +225,7 @@ class FakeWorker:
         """Start the query, or start it again on the same checkpoint. Waiting connectors are answered."""
         with self._query:
             self._epoch += 1
-            self._asked().tell(Notice(REWIND, self._epoch, len(self._batches) - 1, self._offsets[-1]))
+            self._query_driver().rewind(self._epoch, len(self._batches) - 1, self._offsets[-1])
 
     def read(self, at_least: int = 1, seconds: float = WAIT_SECONDS) -> pa.Table:
         """Read the next batch: all messages of the worker, as soon as there are ``at_least`` of them.
@@ -242,7 +244,7 @@ class FakeWorker:
         with self._query:
             table = self.read(at_least, seconds)
             reached = nest({planned.key: planned.end for planned in self._planned})
-            self._asked().tell(Notice(COMMITTED, self._epoch, len(self._batches), reached))
+            self._query_driver().committed(self._epoch, len(self._batches), reached)
             self._offsets.append(merge(self._offsets[-1], reached))
             self._batches.append(table)
             self._planned = []
@@ -319,16 +321,23 @@ class FakeWorker:
             )
         self._client = WorkerClient(lease.flight, self._token, trust=Trust.of(options))
         self._worker.callback(self._client.close)
+        self._driver = DriverByHand(WorkerClient(lease.flight, self._token, trust=Trust.of(options)))
+        self._worker.callback(self._driver.stop)
         self.network.lead_to(parse_address(lease.connect))
 
     def _stop_worker(self) -> None:
-        self._client = None
+        self._client = self._driver = None
         self._worker.close()
 
     def _asked(self) -> WorkerClient:
         if self._client is None:
             raise ConfigurationError(_NOT_STARTED, code="receiver-not-started")
         return self._client
+
+    def _query_driver(self) -> DriverByHand:
+        if self._driver is None:
+            raise ConfigurationError(_NOT_STARTED, code="receiver-not-started")
+        return self._driver
 
     def _rows_to_come(self) -> int:
         with self._query:

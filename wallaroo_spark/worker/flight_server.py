@@ -8,7 +8,8 @@ present certificates, because a driver or a reading task has the token wherever 
 
 ``status`` without a body returns a worker's counts, and with one what :func:`~.inspection.inspect` finds too.
 ``available`` waits until the buffer changes, ``plan`` returns how far a batch may go, ``held`` the streams with rows,
-``owes`` whether an acknowledgement is still due; ``rewind`` and ``committed`` report the query's position; ``stop``
+``owes`` whether an acknowledgement is still due; ``followed`` waits until the worker needs references of more scopes,
+and names them; ``rewind`` and ``committed`` report the query's position; ``stop``
 ends the worker, ``sample`` copies a few held rows. ``do_get`` streams planned ranges. Source:
 ``docs/decisions/flight.md``; ``docs/architecture.md#the-picture``.
 """
@@ -212,6 +213,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
             "available": _json(self._available),
             "plan": self._plan,
             "held": self._held,
+            "followed": self._followed,
             "owes": self._owes,
             "committed": self._committed,
             "rewind": self._rewind,
@@ -325,11 +327,33 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         start = {key: reference for key, reference in decode_starts(body).items() if reference is not None}
         return json.dumps(self._ask(lambda state: {"owes": state.buffer.owes(start)})).encode()
 
+    def _followed(self, body: bytes) -> bytes:
+        asked = json.loads(body)
+        cursor, wait, everything = int(asked["cursor"]), float(asked["wait"]), bool(asked["everything"])
+
+        async def answer() -> bytes:
+            following = await self._worker.on_loop(lambda state: state.connections.following)
+            if following.cursor == cursor and not everything:
+                await self._reads.next_question(wait)
+            return following.answer(cursor, everything).encode()
+
+        return self._worker.call(answer(), wait + _CALL_SECONDS)
+
     def _committed(self, body: bytes) -> bytes:
         passed(Step.REFERENCES_RECEIVED)
         notice = calls.decode(body)
         now, told_at = time.monotonic(), time.time_ns() // 1000
-        event = e.Committed(notice.epoch, notice.batch, notice.references, now, told_at, notice.leaving, notice.ended)
+        event = e.Committed(
+            notice.epoch,
+            notice.batch,
+            notice.references,
+            now,
+            told_at,
+            notice.leaving,
+            notice.ended,
+            notice.scopes,
+            notice.cursor,
+        )
         self._worker.call(self._commit(event), _CALL_SECONDS)
         passed(Step.ACK_SENT)
         return b""
@@ -345,7 +369,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
 
     def _rewind(self, body: bytes) -> bytes:
         notice = calls.decode(body)
-        self._tell(e.Rewound(notice.epoch, notice.batch, notice.known, notice.leaving))
+        event = e.Rewound(notice.epoch, notice.batch, notice.known, notice.leaving, notice.scopes, notice.cursor)
+        self._tell(event)
         return b""
 
     def _sample(self, body: bytes) -> bytes:

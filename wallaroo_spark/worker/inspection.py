@@ -27,6 +27,7 @@ MOST = 1000
 _STATES = {
     ConnectionPhase.PARKED: "waiting",
     ConnectionPhase.ASKING: "waiting",
+    ConnectionPhase.AWAITING: "waiting",
     ConnectionPhase.STREAMING: "streaming",
 }
 

@@ -1,4 +1,4 @@
-"""Reads and plans that wait for the buffer to change; on the event loop's thread.
+"""Reads and plans that wait for the buffer to change, and drivers that wait for questions; on the event loop's thread.
 
 Source: ``docs/architecture.md#workers-keep-uncommitted-rows``.
 """
@@ -84,6 +84,7 @@ class Reads:
         self._later = later
         self._changed = asyncio.Event()
         self._waited = WaitedRanges(want)
+        self._asked = asyncio.Event()
         self._closed = False
         self._told_at = 0.0
         self.requests: deque[ReadRequest] = deque(maxlen=REQUESTS)
@@ -99,11 +100,28 @@ class Reads:
         """End every wait, now and later, because the worker shuts down."""
         self._closed = True
         self.wake()
+        self.wake_driver()
 
     def wake(self) -> None:
         """Let every wait check the buffer, because it has changed."""
         self._changed.set()
         self._changed = asyncio.Event()
+
+    def wake_driver(self) -> None:
+        """Answer the driver's calls that wait for scopes to be told."""
+        self._asked.set()
+        self._asked = asyncio.Event()
+
+    async def next_question(self, seconds: float) -> None:
+        """Wait until there are scopes to be told, for some seconds at most.
+
+        Raises :class:`TransportError` once the worker shuts down.
+        """
+        if not self._closed:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._asked.wait(), seconds)
+        if self._closed:
+            raise TransportError("the worker shuts down", code="worker-stopping")
 
     async def changed_since(self, version: int, seconds: float) -> int:
         """Wait until the buffer's version differs from ``version``; returns it."""

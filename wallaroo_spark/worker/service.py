@@ -240,6 +240,11 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
         if self.reads is not None:
             self.reads.wake()
 
+    def wake_driver(self) -> None:
+        """See :class:`~.machine.environment.Environment`."""
+        if self.reads is not None:
+            self.reads.wake_driver()
+
     def _later(self, seconds: float, work: Callable[..., None], *args: Any) -> None:
         """Call a function after some seconds. The event loop alone would only log its error and continue."""
         asyncio.get_running_loop().call_later(seconds, self._guarded, work, *args)

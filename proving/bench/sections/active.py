@@ -116,7 +116,9 @@ class WorkerUnderLoad:
         session = ConnectorSession(REVISION)
         hello = session.hello(version="0.0.1", cookie=COOKIE.encode(), program="bench", instance=f"shop-{feed.number}")
         out = self._do(e.Received(((feed.number, hello),), 1))
-        out += self._do(e.Assigned(feed.number, f"shop-{feed.number}", 0, "here:1"))
+        self._do(e.Assigned(feed.number, f"shop-{feed.number}", 0, "here:1"))
+        scopes = [f"shop-{feed.number}"]
+        out += self._do(e.Committed(1, self.batch, {}, scopes=scopes))
         for instruction in out:
             if isinstance(instruction, e.Send):
                 session.receive(instruction.data)

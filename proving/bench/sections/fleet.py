@@ -18,10 +18,10 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar, cast
 
 from wallaroo_spark.inner.client import fleet_keys
+from wallaroo_spark.inner.notices import Followers, LastCommit, NoticeSender
 from wallaroo_spark.options import Options
 from wallaroo_spark.protocol import REVISIONS, ConnectorSession, Message, Notify
-from wallaroo_spark.receiver.announcer import LastCommit
-from wallaroo_spark.references import References, VersionedReferences, flatten
+from wallaroo_spark.references import StreamKey, VersionedReferences
 from wallaroo_spark.registry import QUERY_STARTS, Lease
 from wallaroo_spark.source.fleet_view import FleetView, SlotView
 from wallaroo_spark.source.planner import Limits
@@ -87,17 +87,19 @@ class BareWorker:
             self.reads.wake()
         return out
 
-    def begin(self, known: References) -> None:
-        """The query stands at these references; one session opens the active streams."""
+    def begin(self, known: int = 0) -> None:
+        """A query has started; one session, whose instance has ``known`` streams, opens the active streams."""
 
         async def begin() -> None:
             instance = f"shop-{self.slot}"
-            self._handle(e.Rewound(1, -1, flatten(known)))
+            self._handle(e.Rewound(1, -1, {}))
             self._handle(e.Connected(1, "10.0.0.1:1", 0.0))
             session = ConnectorSession(REVISION)
             hello = session.hello(version="0.0.1", cookie=COOKIE.encode(), program="bench", instance=instance)
             self._handle(e.Received(((1, hello),), 1))
             self._handle(e.Assigned(1, instance, self.slot, "here:1"))
+            references = {StreamKey(instance, FIRST + number): 100 + number for number in range(known)}
+            self._handle(e.Committed(1, -1, references, scopes=[instance]))
             notes = b"".join(REVISION.encode(Notify(FIRST + at, f"stream {at}")) for at in range(ACTIVE))
             self._handle(e.Received(((1, notes),), 1))
 
@@ -114,13 +116,13 @@ class BareWorker:
         self.call(receive(), PATIENCE_SECONDS)
 
 
-def serve(slots: int, known: int, pipe: Any) -> None:
+def serve(slots: int, pipe: Any) -> None:
     """The workers' process: tells their addresses, then has messages come in whenever it is told to, until the end."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="bench-workers", daemon=True).start()
     workers = [BareWorker(slot, loop) for slot in range(slots)]
     for worker in workers:
-        worker.begin(known_streams(worker.slot, known))
+        worker.begin()
     pipe.send([worker.lease for worker in workers])
     while pipe.recv():
         for worker in workers:
@@ -146,11 +148,11 @@ class Leases:
 
 
 @contextmanager
-def running(slots: int, known: int) -> Iterator[tuple[Callable[[], None], FleetView]]:
+def running(slots: int) -> Iterator[tuple[Callable[[], None], FleetView]]:
     """So many workers, and the view of a source that has found them; the function has messages come in."""
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
-    process = spawn.Process(target=serve, args=(slots, known, theirs), name="bench-workers", daemon=True)
+    process = spawn.Process(target=serve, args=(slots, theirs), name="bench-workers", daemon=True)
     process.start()
 
     def told() -> Any:
@@ -186,7 +188,7 @@ class Counted:
     """Counts the bytes of the calls to a worker."""
 
     def __init__(self, view: SlotView) -> None:
-        self.bytes = 0
+        self.bytes = self.told = 0
         self._call = view.client._call
         view.client._call = self  # type: ignore[method-assign]  # times its calls
 
@@ -195,20 +197,29 @@ class Counted:
         answer = self._call(name, body, timeout)
         if name == "plan":
             self.bytes += len(body) + len(answer)
+        elif name == "committed":
+            self.told += len(body)
         return answer
 
 
 def case(slots: int, known: int, batches: int, say: Callable[[str], None]) -> dict[str, Any]:
     """Medians of some batches: planning, and telling all workers of the commit."""
     say(f"fleet: {slots} slots with {known:,} known streams each")
-    with running(slots, known) as (receive, view):
+    with running(slots) as (receive, view):
         _until(lambda: len(view.slots()) == slots)
         references: dict[str, dict[str, int]] = {}
         for slot in range(slots):
             references |= known_streams(slot, known)
         start = VersionedReferences.of(references)
         counted = [Counted(one) for one in view.slots().values()]
-        commit = LastCommit(1, -1, start)
+        commits = [LastCommit(1, -1, start)]
+        changed, followers = threading.Condition(), Followers()
+        senders = [
+            NoticeSender(slot, one.client, changed, lambda: commits[-1], followers)
+            for slot, one in view.slots().items()
+        ]
+        for sender in senders:
+            sender.send()
         figures: dict[str, list[float]] = {name: [] for name in FIGURES}
         # The first batch makes the connections.
         for batch in range(batches + 1):
@@ -222,13 +233,15 @@ def case(slots: int, known: int, batches: int, say: Callable[[str], None]) -> di
                 raise RuntimeError(f"planned {plan.rows} rows, and {slots * ACTIVE} have come")
             row.append(sum(one.bytes for one in counted) - before)
             start = start.with_changes(plan.ends)
-            after = LastCommit(1, batch, start)
+            commits.append(LastCommit(1, batch, start))
+            before = sum(one.told for one in counted)
             began, cpu = time.perf_counter(), time.process_time()
-            notice = after.since(commit)
-            for one in view.slots().values():
-                one.client.tell(notice)
-            row += [1000 * (time.perf_counter() - began), 1000 * (time.process_time() - cpu), len(notice.body) * slots]
-            commit = after
+            for sender in senders:
+                sender.send()
+            row += [1000 * (time.perf_counter() - began), 1000 * (time.process_time() - cpu)]
+            row.append(sum(one.told for one in counted) - before)
+            if failures := [sender.failure for sender in senders if sender.failure]:
+                raise RuntimeError(f"{len(failures)} notices failed") from failures[0]
             if batch:
                 for name, value in zip(FIGURES, row, strict=True):
                     figures[name].append(value)

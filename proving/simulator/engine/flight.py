@@ -7,7 +7,7 @@ from typing import Any
 
 from proving.simulator.engine.core import Part, Promise, Simulation
 from wallaroo_spark.errors import TransportError
-from wallaroo_spark.inner.calls import REWIND, Notice, decode
+from wallaroo_spark.inner.calls import REWIND, FollowedScopes, Notice, decode
 from wallaroo_spark.references import PlannedRange
 from wallaroo_spark.worker.machine import events as e
 
@@ -32,6 +32,14 @@ class InnerPort(Part):
 
     def available(self, version: int, seconds: float) -> Promise:
         """Answer with the state of the buffer once its version differs from ``version``, or the time is over."""
+        raise NotImplementedError
+
+    def scopes(self, cursor: int, everything: bool) -> bytes:
+        """Answer with the scopes that it follows."""
+        raise NotImplementedError
+
+    def followed(self, cursor: int, seconds: float, everything: bool) -> Promise:
+        """:meth:`scopes` once there are some with a number above ``cursor``, or the time is over."""
         raise NotImplementedError
 
     def plan(self, question: bytes) -> bytes:
@@ -108,10 +116,21 @@ class Client:
         """Tell the worker the committed references, or that the query continues from other references."""
         told = decode(notice.body)
         if notice.action == REWIND:
-            self._tell(e.Rewound(told.epoch, told.batch, told.known, told.leaving))
+            self._tell(e.Rewound(told.epoch, told.batch, told.known, told.leaving, told.scopes, told.cursor))
         else:
-            now = self._inner.sim.now
-            self._tell(e.Committed(told.epoch, told.batch, told.references, now, None, told.leaving, told.ended))
+            now, scopes, cursor = self._inner.sim.now, told.scopes, told.cursor
+            self._tell(
+                e.Committed(
+                    told.epoch, told.batch, told.references, now, None, told.leaving, told.ended, scopes, cursor
+                )
+            )
+
+    def followed(self, cursor: int, wait: float, everything: bool) -> FollowedScopes:
+        """The scopes that the worker follows; it answers at once or not at all."""
+        worker = self._inner.find(self.address, self._token)
+        if worker.asleep or self._inner.sim.chance(0.04):
+            raise TransportError(f"worker at {self.address} did not answer", address=self.address)
+        return FollowedScopes.decode(worker.scopes(cursor, everything))
 
     def status(self) -> Mapping[str, Any]:
         """Unused in a simulation."""

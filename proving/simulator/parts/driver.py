@@ -5,24 +5,31 @@ The announcer and the checkpoint's watcher are the product's own; their threads 
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any, cast
 
 from proving.simulator.engine.core import Part, Promise, Steps
-from proving.simulator.engine.flight import Client
+from proving.simulator.engine.flight import Client, InnerPort
 from proving.simulator.parts.checkpoint import RECEIVER, SimulatedFiles
 from proving.simulator.parts.query import Query
 from proving.simulator.parts.surroundings import Surroundings
 from proving.simulator.parts.worker import Worker
 from wallaroo_spark.checkpoint.commits import CheckpointWatcher
 from wallaroo_spark.checkpoint.model import QueryProgress
-from wallaroo_spark.errors import CheckpointError, RegistryError
-from wallaroo_spark.receiver.announcer import SETTLE_SECONDS, Announcer, LastCommit, NoticeSender
+from wallaroo_spark.errors import CheckpointError, RegistryError, TransportError
+from wallaroo_spark.inner.calls import FollowedScopes
+from wallaroo_spark.inner.notices import LastCommit, NoticeSender
+from wallaroo_spark.receiver.announcer import SETTLE_SECONDS, Announcer
 from wallaroo_spark.references import References
 
 ROUND_SECONDS = 0.5
 POLL_SECONDS = 1.0
+QUESTION_SECONDS = 1.0
+"""Longest wait of one question for the scopes that a worker follows.
+
+It is shorter than the product's, as each call ends after two seconds here.
+"""
 ZOMBIE_SECONDS = (1.0, 4.0, 20.0)
 """The longest times in seconds that the process of a cancelled task goes on: mostly short, sometimes long."""
 
@@ -40,6 +47,19 @@ class Watcher(CheckpointWatcher):
 
 class AnnouncerByHand(Announcer):
     """The product's announcer without threads: it notifies the workers at once, one after the other."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.sim = driver.sim
+        self._inner = driver.world.inner
+        self.when_asked: Callable[[], None] | None = None
+        """What happens when a worker asks for references the next time, in place of an answer."""
+        super().__init__(
+            cast(Any, RegistryAtOnce(driver.world)),
+            driver.token,
+            driver.each_round,
+            cast(Any, lambda address, token: Client(driver.world.inner, address, token)),
+        )
 
     def commit(
         self, epoch: int, batch: int, references: References, undecided: Collection[tuple[str, str]] = ()
@@ -60,7 +80,32 @@ class AnnouncerByHand(Announcer):
         self.settle()
 
     def _start_sender(self, sender: NoticeSender) -> None:
-        pass
+        self.sim.spawn(self.driver, self._keep_asking(sender))
+
+    def _keep_asking(self, sender: NoticeSender) -> Steps:
+        """Ask a worker which scopes it follows, and tell it their references, as two threads of the product do."""
+        while self._senders.get(sender.slot) is sender:
+            if not sender.asked:
+                yield ROUND_SECONDS
+                continue
+            cursor, seconds, everything = sender.question(QUESTION_SECONDS)
+            try:
+                answer = yield self._inner.call(
+                    sender.client.address, self._token, partial(_followed, cursor, seconds, everything)
+                )
+            except TransportError:
+                yield ROUND_SECONDS
+                continue
+            named = FollowedScopes.decode(answer)
+            if named.new and self.when_asked is not None:
+                self.when_asked()
+                return
+            sender.answered(named)
+            sender.send()
+
+
+def _followed(cursor: int, seconds: float, everything: bool, worker: InnerPort) -> Promise:
+    return worker.followed(cursor, seconds, everything)
 
 
 class RegistryAtOnce:
@@ -85,17 +130,13 @@ class Driver(Part):
         self.token = f"token of {self.name}"
         self.query: Query | None = None
         self.fleet: dict[int, Worker] = {}
-        self.announcer = AnnouncerByHand(
-            cast(Any, RegistryAtOnce(world)), self.token, self._each_round, cast(Any, self._connect)
-        )
+        self.announcer = AnnouncerByHand(self)
         self._watcher: Watcher | None = None
         self.sim.log(self.name, f"starts, {workers} slots")
         self.sim.spawn(self, self._run())
 
-    def _connect(self, address: str, token: str) -> Client:
-        return Client(self.world.inner, address, token)
-
-    def _each_round(self) -> None:
+    def each_round(self) -> None:
+        """Renew the fleet's record."""
         self.world.registry.at_once(lambda r: r.publish_fleet({"workers": str(self.workers)}))
 
     def _run(self) -> Steps:
@@ -146,7 +187,7 @@ class Driver(Part):
         self.sim.log(self.name, f"begins epoch {epoch % 10_000_000} behind batch {batch}")
         self.announcer.begin(LastCommit(epoch, batch, committed.references if committed else {}))
         lagging = SimulatedFiles(self.world.checkpoint, lambda: int(self.sim.chance(0.1)))
-        self._watcher = Watcher(lagging, RECEIVER, functools.partial(self._progressed, epoch))
+        self._watcher = Watcher(lagging, RECEIVER, partial(self._progressed, epoch))
 
     def _progressed(self, epoch: int, progress: QueryProgress) -> None:
         if progress.committed is not None:
@@ -167,7 +208,7 @@ class Driver(Part):
 
     def _rounds(self) -> Steps:
         while True:
-            for step in (self._each_round, self.announcer.round):
+            for step in (self.each_round, self.announcer.round):
                 try:
                     step()
                 except RegistryError:

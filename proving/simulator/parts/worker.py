@@ -89,6 +89,7 @@ class Worker(InnerPort):
         self._waited = WaitedRanges(lambda ranges: self.handle(e.Wanted(ranges)))
         self._reads: list[Waiting] = []
         self._asking: list[tuple[int, Promise]] = []
+        self._asked: list[tuple[int, bool, Promise]] = []
         self._woken = False
         self.sim.spawn(self, self._run())
 
@@ -447,6 +448,32 @@ class Worker(InnerPort):
     def wake_readers(self) -> None:
         """Let the waiting reads look again once all instructions of the event are carried out."""
         self._woken = True
+
+    def wake_driver(self) -> None:
+        """Answer the driver's calls that wait for scopes."""
+        for asked in list(self._asked):
+            self._name_scopes(asked)
+
+    def scopes(self, cursor: int, everything: bool) -> bytes:
+        """The scopes that it follows."""
+        assert self.state is not None
+        return self.state.connections.following.answer(cursor, everything).encode()
+
+    def followed(self, cursor: int, seconds: float, everything: bool) -> Promise:
+        """:meth:`scopes` once there are some with a number above ``cursor``, or the time is over."""
+        assert self.state is not None
+        asked = cursor, everything, Promise()
+        self._asked.append(asked)
+        if everything or self.state.connections.following.cursor != cursor:
+            self._name_scopes(asked)
+        else:
+            self.sim.after(max(0.0, seconds), self, lambda: self._name_scopes(asked))
+        return asked[2]
+
+    def _name_scopes(self, asked: tuple[int, bool, Promise]) -> None:
+        if asked in self._asked:
+            self._asked.remove(asked)
+            asked[2].resolve(self.scopes(asked[0], asked[1]))
 
     def _ask_assignment(self, ask: e.AskAssignment) -> Steps:
         slot, workers = self.slot, self.options.workers

@@ -166,6 +166,7 @@ class TestCommits:
 class TestRewinds:
     def test_an_older_word_is_passed_over(self, bench: Bench) -> None:
         bench.rewind({DRAFT_KEY: 5}, batch=3)
+        bench.join(DRAFT_BE)
         bench.do(e.Rewound(bench.epoch, 2, {}))
         bench.do(e.Rewound(bench.epoch - 1, 9, {}))
 

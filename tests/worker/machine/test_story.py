@@ -24,7 +24,7 @@ PARTS: dict[str, Any] = {
     "now": 1.5, "parts": tuple((number, LONG.encode()) for number in range(50)), "peer": LONG, "queued": 5,
     "ranges": (PlannedRange(KEY, None, 9),) * 1000, "reason": LONG, "received_at": 1,
     "leaving": ("a group", frozenset({KEY})), "behind": 7,
-    "ended": (KEY,),
+    "ended": (KEY,), "scopes": NAMES, "cursor": 3,
     "references": {KEY: 9},
     "connection": 4, "slot": 1, "streams": MANY, "text": LONG, "told_at": 5, "warning": True,
 }  # fmt: skip

@@ -30,6 +30,7 @@ def tell(bench: Bench, leaving: StreamKey | None = None, *, forgotten: StreamKey
     bench.batch += 1
     if forgotten is not None:
         bench.offsets.pop(forgotten, None)
+        bench.told.pop(forgotten, None)
     named = ("", frozenset[StreamKey]()) if leaving is None else ("a group", frozenset({leaving}))
     bench.do(e.Committed(bench.epoch, bench.batch, {} if forgotten is None else {forgotten: None}, None, None, named))
 
@@ -139,7 +140,9 @@ def test_a_query_that_starts_again_behind_an_older_plan_lets_connectors_in(bench
     tell(bench, key(revision))
     ask(bench, 2_000)
     left = ("a group", frozenset({key(revision)}))
-    bench.do(e.Rewound(bench.epoch + 1, 3, {key(revision): 3}, left))
+    bench.epoch += 1
+    bench.batch = 3
+    bench.do(e.Rewound(bench.epoch, 3, {key(revision): 3}, left))
     bench.do(e.ReadBegan("a group", 1_000))
     connector = bench.join(revision)
     connector.open(7, 3)

@@ -5,7 +5,7 @@ Source: ``docs/architecture.md#rules``, rules 4 and 6 and ``docs/architecture.md
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -43,7 +43,7 @@ class Buffer:
         self.streams: dict[StreamKey, HeldStream] = {}
         """The streams that are open here or have held rows."""
         self.committed: dict[StreamKey, Reference] = {}
-        """The committed references of all streams of the query, as far as the driver has told them."""
+        """The committed references of all streams of the scopes that the worker follows."""
         self._filled: dict[StreamKey, HeldStream] = {}
         """The streams with held rows; a stream that has become empty may still be among them."""
         self._names: dict[StreamKey, str] = {}
@@ -271,24 +271,39 @@ class Buffer:
         self._lots.count_committed(committed)
         self._lots.remove(committed)
 
-    def rewind(self, references: Mapping[StreamKey, Reference]) -> list[StreamKey]:
-        """Set exactly these references, from which the query continues; return the streams that must be sent again."""
+    def rewind(
+        self, references: Mapping[StreamKey, Reference], scopes: Collection[str] | None = None
+    ) -> list[StreamKey]:
+        """Set exactly these references, from which the query continues; return the streams that must be sent again.
+
+        They are all references of these scopes; None: of all scopes.
+        """
+        if scopes is None:
+            scopes = list(self._scopes.keys() | self._by_scope.keys())
+        known = [key for scope in scopes for key in sorted(self._scopes.get(scope, ()))]
         back = [
             key
-            for key, reference in self.committed.items()
-            if key not in self.streams and self._went_back(key, reference, references.get(key))
+            for key in known
+            if key not in self.streams and self._went_back(key, self.committed[key], references.get(key))
         ]
-        for key, stream in self.streams.items():
-            if stream.rewind(references.get(key)):
-                back.append(key)
+        for scope in scopes:
+            for stream in self.of_scope(scope).values():
+                if stream.rewind(references.get(stream.key)):
+                    back.append(stream.key)
         self._lots.settle()
-        self.committed.clear()
-        self._scopes.clear()
-        self._names = {key: name for key, name in self._names.items() if key in references}
+        for key in known:
+            if key not in references:
+                self._remove_committed(key)
         for key, reference in references.items():
             self._set_committed(key, reference)
         self.version += 1
         return back
+
+    def forget_scope(self, scope: str) -> None:
+        """Forget the committed references of a scope without streams."""
+        assert not self.of_scope(scope), scope
+        for key in list(self._scopes.get(scope, ())):
+            self._remove_committed(key)
 
     def _went_back(self, key: StreamKey, before: Reference, after: Reference | None) -> bool:
         """Whether a stream without held rows must be sent again; with opaque ids any other reference means that."""
@@ -299,17 +314,21 @@ class Buffer:
 
     def forget_committed(self, key: StreamKey) -> None:
         """Forget the committed reference of a stream. Held rows stay, and begin the stream anew."""
-        if self.committed.pop(key, None) is None:
+        if key not in self.committed:
             return
+        self._remove_committed(key)
+        stream = self.streams.get(key)
+        if stream is not None:
+            stream.committed = None
+            self.version += 1
+
+    def _remove_committed(self, key: StreamKey) -> None:
+        del self.committed[key]
         self._names.pop(key, None)
         mine = self._scopes[key.scope]
         mine.discard(key)
         if not mine:
             del self._scopes[key.scope]
-        stream = self.streams.get(key)
-        if stream is not None:
-            stream.committed = None
-            self.version += 1
 
     def _set_committed(self, key: StreamKey, reference: Reference) -> None:
         self.committed[key] = reference

@@ -57,15 +57,31 @@ class EndedStreams:
         for key in recorded:
             self._unrecorded.pop(key, None)
 
-    def gone(self, references: Mapping[StreamKey, Reference]) -> list[StreamKey]:
-        """The leaving streams that are not among all references: they are forgotten, and the query did not go back."""
-        return [key for key in self.leaving if key not in references]
+    def gone(self, references: Mapping[StreamKey, Reference], scopes: Collection[str]) -> list[StreamKey]:
+        """The leaving streams of these scopes that are not among all references of the scopes.
 
-    def rewound(self, references: Mapping[StreamKey, Reference]) -> None:
-        """The query goes on from these references; an end elsewhere has to come again."""
+        They are forgotten, and the query did not go back.
+        """
+        if not self.leaving:
+            return []
+        leaving = [key for scope in scopes for key in self._scopes.get(scope, ())]
+        return [key for key in leaving if key not in references]
+
+    def restarted(self) -> None:
+        """A query starts."""
         self._asked_behind = 0
-        found = self._unrecorded.items()
-        self._unrecorded = {key: reference for key, reference in found if references.get(key) == reference}
+
+    def rewound(self, references: Mapping[StreamKey, Reference], scopes: Collection[str]) -> None:
+        """The streams of these scopes go on from these references; an end elsewhere has to come again."""
+        if self._unrecorded:
+            among, found = set(scopes), self._unrecorded.items()
+            self._unrecorded = {
+                key: reference for key, reference in found if key.scope not in among or references.get(key) == reference
+            }
+
+    def unrecorded_scopes(self) -> set[str]:
+        """The scopes of the ends that are still to be reported."""
+        return {key.scope for key in self._unrecorded}
 
     def forgotten(self, references: Mapping[StreamKey, Reference | None]) -> None:
         """Some of these streams are forgotten: those without a reference."""

@@ -18,13 +18,20 @@ class ConnectionPhase(StrEnum):
     """The HELLO is accepted. The query's references, which OK contains, are not known yet."""
     ASKING = "asking"
     """The worker waits for the registry's answer about the instance."""
+    AWAITING = "awaiting"
+    """The worker waits until the driver has told the committed references of the instance."""
     STREAMING = "streaming"
     """OK was sent."""
     LEAVING = "leaving"
     """The session has ended, and the connection is being closed."""
 
 
-BEFORE_OK = (ConnectionPhase.GREETING, ConnectionPhase.PARKED, ConnectionPhase.ASKING)
+BEFORE_OK = (
+    ConnectionPhase.GREETING,
+    ConnectionPhase.PARKED,
+    ConnectionPhase.ASKING,
+    ConnectionPhase.AWAITING,
+)
 """The phases before OK."""
 
 
@@ -79,9 +86,14 @@ class Connection:
         assert self.protocol.revision is not None
         return self.protocol.revision
 
+    @property
+    def scope(self) -> str:
+        """The scope of its streams; only after HELLO."""
+        return self.instance if self.revision.stream_scope == "instance" else ""
+
     def key(self, stream_id: int) -> StreamKey:
         """The key of one of its streams."""
-        return StreamKey(self.instance if self.revision.stream_scope == "instance" else "", stream_id)
+        return StreamKey(self.scope, stream_id)
 
     def __str__(self) -> str:
         return f"{self.instance or 'a connector'} at {self.peer}"

@@ -18,6 +18,7 @@ from wallaroo_spark.protocol import Fault, Nack, Restart, WorkerSession, broken,
 from wallaroo_spark.references import StreamKey
 from wallaroo_spark.worker.buffer.buffer import Buffer
 from wallaroo_spark.worker.buffer.ephemeral import Origin
+from wallaroo_spark.worker.buffer.following import Following
 from wallaroo_spark.worker.buffer.held_stream import HeldStream
 from wallaroo_spark.worker.buffer.stream_ends import EndedStreams
 from wallaroo_spark.worker.machine import events as e
@@ -67,6 +68,7 @@ class Connections:
         self.buffer = Buffer(options.memory_budget, origin, options.message_ids)
         self.flow = FlowControl(options)
         self.ends = EndedStreams(options.stream_retention)
+        self.following = Following()
         self.by_number: dict[int, Connection] = {}
         """All connections."""
         self.serving: set[int] = set()
@@ -90,6 +92,8 @@ class Connections:
         """Numbers of the connections that sent bytes earlier than that, and had no credits left."""
         self.paused: dict[int, Connection] = {}
         """The connections that are not read."""
+        self.awaiting: dict[int, Connection] = {}
+        """The connections that wait for the driver to tell the references of their scope."""
         self.denied: dict[int, Connection] = {}
         """The sessions that got no credits because the buffer was full; they get some when it has room."""
         self.expiring: dict[int, Connection] = {}
@@ -242,12 +246,17 @@ class Connections:
             if connection.phase is ConnectionPhase.LEAVING:
                 self.out.append(e.Close(connection.number, at_once=True))
                 self.expire(connection, None)
+            elif connection.phase is ConnectionPhase.AWAITING:
+                why = f"the driver has not told the committed references of {connection.instance!r} in time"
+                self.refuse(connection, faults.later(why))
             else:
                 seconds = self.options.handshake_timeout
                 reason = f"no HELLO came within {seconds:g} seconds (handshakeTimeout)"
                 self.fault(connection, broken(Fault.HANDSHAKE_TIMEOUT, reason))
 
         self._release_instances()
+        if self.following.left:
+            self._forget_scopes()
         if self.options.idle_timeout:
             for connection in list(self.streaming.values()):
                 if connection.heard_at + self.options.idle_timeout <= now and not self._awaits(connection):
@@ -270,7 +279,18 @@ class Connections:
         gone = self.assigned.difference(self.instances())
         if gone:
             self.assigned -= gone
+            self.following.left.update(scope for scope in gone if scope in self.following)
+            shared = any(self.by_number[number].scope == "" for number in self.serving)
+            if "" in self.following and not shared and not self.buffer.of_scope(""):
+                self.following.left.add("")
             self.out.append(e.ReleaseInstances(tuple(sorted(gone))))
+
+    def _forget_scopes(self) -> None:
+        """Follow scopes no more that no connector here has, once all ends of their streams are recorded."""
+        reporting = self.ends.unrecorded_scopes()
+        for scope in sorted(self.following.left - reporting):
+            self.following.forget(scope)
+            self.buffer.forget_scope(scope)
 
     def _active(self) -> int:
         """The number of sessions that sent bytes recently, or would have sent some if they had had credits."""
@@ -395,6 +415,7 @@ class Connections:
             self._departures += 1
         self.streaming.pop(connection.number, None)
         self.denied.pop(connection.number, None)
+        self.awaiting.pop(connection.number, None)
         if self.senders.get(connection.instance) is connection:
             del self.senders[connection.instance]
         self.buffer.unfinished -= connection.unfinished

@@ -41,6 +41,9 @@ class Environment(Protocol):
     def wake_readers(self) -> None:
         """Make planning and waiting reads check the buffer again."""
 
+    def wake_driver(self) -> None:
+        """Answer the driver's call that waits for scopes to be told."""
+
 
 _CALLS: dict[type, Callable[[Environment, Any], None]] = {
     e.Send: lambda environment, instruction: environment.send(instruction),
@@ -53,6 +56,7 @@ _CALLS: dict[type, Callable[[Environment, Any], None]] = {
     e.ReleaseClaims: lambda environment, instruction: environment.release_claims(instruction.streams),
     e.Log: lambda environment, instruction: environment.log(instruction),
     e.WakeReaders: lambda environment, instruction: environment.wake_readers(),
+    e.WakeDriver: lambda environment, instruction: environment.wake_driver(),
 }
 
 

@@ -6,7 +6,7 @@ seconds, ``received_at`` is in microseconds since 1970 UTC.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from wallaroo_spark.references import PlannedRange, Reference, StreamKey
@@ -106,9 +106,13 @@ class Rewound:
     batch: int
     """The newest committed batch, -1 before the first."""
     references: Mapping[StreamKey, Reference]
-    """The committed reference of each stream."""
+    """The committed reference of each stream in ``scopes``."""
     leaving: tuple[str, frozenset[StreamKey]] = ("", frozenset())
     """The token of the streams that are forgotten next, and these streams."""
+    scopes: Collection[str] | None = None
+    """The scopes all of whose references it has; None: all that this worker follows."""
+    cursor: int | None = None
+    """The number of the last scope of which the driver has heard from this worker; None: of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +123,8 @@ class Committed:
     """Number of the query's start."""
     batch: int
     references: Mapping[StreamKey, Reference | None]
-    """The committed references that have changed since the last notice; None for a stream that is forgotten."""
+    """The committed references that have changed since the last notice, and all those of ``scopes``; None for a stream
+    that is forgotten."""
     now: float | None = None
     """Monotonic seconds; None: the time of the last Tick."""
     told_at: int | None = None
@@ -128,6 +133,10 @@ class Committed:
     """The token of the streams that are forgotten next, and these streams."""
     ended: tuple[StreamKey, ...] = ()
     """Streams of which the driver has recorded the end."""
+    scopes: Collection[str] = ()
+    """The scopes of which it has all references, because the driver has heard of them since the last notice."""
+    cursor: int | None = None
+    """The number of the last scope of which the driver has heard from this worker; None: of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +256,11 @@ class WakeReaders:
 
 
 @dataclass(frozen=True, slots=True)
+class WakeDriver:
+    """The driver has to tell this worker references: answer its waiting call."""
+
+
+@dataclass(frozen=True, slots=True)
 class Log:
     """A log line."""
 
@@ -270,5 +284,6 @@ Instruction = (
     | AskClaims
     | ReleaseClaims
     | WakeReaders
+    | WakeDriver
     | Log
 )

@@ -5,17 +5,26 @@ Source: ``docs/protocol.md#session-states``.
 
 from __future__ import annotations
 
+from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.protocol import Fault, StreamReference, broken, faults
 from wallaroo_spark.worker.machine import events as e
 from wallaroo_spark.worker.machine.connection_state import Connection, ConnectionPhase
 from wallaroo_spark.worker.machine.connections import Connections
 from wallaroo_spark.worker.machine.pressure.gates import Gates
 
+REFERENCES_SECONDS = 10.0
+"""The longest wait for the driver to tell the references of an instance, in seconds.
+
+A choice: the driver answers within milliseconds, and sends a notice that failed again after half a second.
+"""
+
 
 class Handshake:
     """Answers HELLOs after asking the registry for their slot.
 
-    A HELLO is parked until the query's references are known.
+    A HELLO is parked until a query has started, and then until the driver has told the references of its scope. The
+    driver is asked for them after the registry has assigned the instance to this slot. From then on no other worker
+    acknowledges anything to the instance, so it is told no reference below one that was acknowledged to it.
     """
 
     def __init__(self, connections: Connections, gates: Gates) -> None:
@@ -60,10 +69,25 @@ class Handshake:
                 self._ask(connection)
 
     def begin(self) -> None:
-        """The query's references are known, so that OK can contain them: continue with the parked connectors."""
+        """A query has started, so that OK can contain its references: continue with the parked connectors."""
         self.ready = True
         for connection in [c for c in self._connections.by_number.values() if c.phase is ConnectionPhase.PARKED]:
             self._ask(connection)
+
+    def told(self) -> None:
+        """The driver has told references: continue with the connectors that waited for them."""
+        connections = self._connections
+        for connection in [c for c in connections.awaiting.values() if connections.following.knows(c.scope)]:
+            if connection.phase is ConnectionPhase.AWAITING:
+                self._guarded_accept(connection)
+
+    def _guarded_accept(self, connection: Connection) -> None:
+        try:
+            self._accept(connection)
+        except RemoteProtocolError as error:
+            self._connections.fault(connection, error)
+        except Exception as error:
+            self._connections.give_up([connection.number], error)
 
     def _ask(self, connection: Connection) -> None:
         connection.phase = ConnectionPhase.ASKING
@@ -77,7 +101,7 @@ class Handshake:
         if connection is None or connection.phase is not ConnectionPhase.ASKING:
             return
         if event.slot == connections.slot:
-            self._accept(connection)
+            self._await_references(connection)
             return
         why = f"instance {connection.instance!r} is connected to slot {event.slot}, or messages of it are held there"
         if event.address is None:
@@ -91,8 +115,20 @@ class Handshake:
         if connection is not None and connection.phase is ConnectionPhase.ASKING:
             self._connections.refuse(connection, faults.later(f"the registry does not answer: {event.reason}"))
 
+    def _await_references(self, connection: Connection) -> None:
+        connections = self._connections
+        connections.following.ask(connection.scope)
+        if connections.following.knows(connection.scope):
+            self._accept(connection)
+            return
+        connection.phase = ConnectionPhase.AWAITING
+        connections.awaiting[connection.number] = connection
+        connections.expire(connection, connections.now + REFERENCES_SECONDS)
+
     def _accept(self, connection: Connection) -> None:
         connections, buffer = self._connections, self._connections.buffer
+        connections.awaiting.pop(connection.number, None)
+        connections.expire(connection, None)
         by_instance = connection.revision.stream_scope == "instance"
         if by_instance and (leaving := connections.ends.ask_all(connection.instance)):
             why = f"whether {leaving} ended streams of instance {connection.instance!r} are forgotten is being decided"

@@ -76,7 +76,7 @@ class WorkerState:
         An error of this program ends the sessions of the event. When the event has none, or when ending them fails, the
         error is raised, and this state must not be used any more.
         """
-        version = self.buffer.version
+        version, cursor = self.buffer.version, self.connections.following.cursor
         try:
             self._handle(event)
         except Exception as error:
@@ -95,6 +95,8 @@ class WorkerState:
         out, self.connections.out = self.connections.out, []
         if self.buffer.version != version:
             out.append(e.WakeReaders())
+        if self.connections.following.cursor != cursor:
+            out.append(e.WakeDriver())
         self.story.add(self.connections.now, event, out)
         return out
 
@@ -116,10 +118,12 @@ class WorkerState:
                 self.connections.counts["registry-failures"] += 1
                 (self._streams if event.streams else self._handshake).unanswered(event)
             case e.Committed():
-                self._position.committed(event)
+                if self._position.committed(event):
+                    self._handshake.told()
             case e.Rewound():
                 if self._position.rewound(event):
                     self._handshake.begin()
+                    self._handshake.told()
             case e.Wanted():
                 self._gates.want(event.ranges)
             case e.ReadBegan():
