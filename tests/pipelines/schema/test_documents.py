@@ -169,6 +169,15 @@ def test_any_pipeline_is_the_same_after_it_was_stored(made: PipelineDeclaration)
             pipeline("  - {name: a, retry: {maxAttempts: 1, deadLetterStream: dead}}"),
             "deadLetterStream is 'dead', and there is no stream shop/dead",
         ),
+        (
+            pipeline("  - {name: a, retry: {maxAttempts: 1, deadLetterStream: orders}}"),
+            "deadLetterStream is 'orders', whose events these are: an event that always fails would come again",
+        ),
+        (
+            "kind: Namespace\nname: shop\n---\nkind: Stream\nname: orders\nnamespace: shop\n"
+            "retry: {maxAttempts: 1, deadLetterStream: shop/orders}",
+            "deadLetterStream is 'shop/orders', whose events these are: an event that always fails would come again",
+        ),
         (pipeline("  - name: root_event"), "line 13, column 11: a stage is named root_event, which stands for"),
         (
             pipeline("  - name: a\n  - name: a"),

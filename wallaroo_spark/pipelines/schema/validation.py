@@ -83,8 +83,7 @@ class _Check(NamedTuple):
             )
         match one:
             case declarations.StreamDeclaration():
-                letters = one.retry.dead_letter_stream
-                yield from self._stream(("retry", "deadLetterStream"), letters, key.namespace)
+                yield from self._letters(("retry",), one.retry.dead_letter_stream, key.namespace, key)
             case declarations.PipelineDeclaration():
                 yield from self._stream(("inputStream",), one.input_stream, key.namespace)
                 yield from self._stages(one)
@@ -104,6 +103,14 @@ class _Check(NamedTuple):
         if name:
             field = next(one for one in reversed(path) if isinstance(one, str))
             yield from self._named(path, f"{field} is {name!r}", stream_key(name, namespace))
+
+    def _letters(self, path: _Path, name: str, namespace: str, events: ObjectKey) -> _Found:
+        """Check the dead-letter stream for events of the stream ``events``."""
+        path = (*path, "deadLetterStream")
+        yield from self._stream(path, name, namespace)
+        if name and stream_key(name, namespace) == events:
+            text = f"deadLetterStream is {name!r}, whose events these are: an event that always fails would come again"
+            yield path, f"{text} for ever; name another stream"
 
     def _named(self, path: _Path, given: str, wanted: ObjectKey) -> _Found:
         """Check that an object which another one names is declared; ``given`` says where it is named."""
@@ -131,8 +138,9 @@ class _Check(NamedTuple):
             yield from self._order(path, pipeline, stage)
             for place, name in enumerate(stage.stream_outputs):
                 yield from self._stream((*path, "streamOutputs", place), name, pipeline.namespace)
-            letters = stage.retry.dead_letter_stream
-            yield from self._stream((*path, "retry", "deadLetterStream"), letters, pipeline.namespace)
+            namespace, letters = pipeline.namespace, stage.retry.dead_letter_stream
+            events = stream_key(pipeline.input_stream, namespace)
+            yield from self._letters((*path, "retry"), letters, namespace, events)
         for cycle in cycles(pipeline.stages):
             arrows = " → ".join([*cycle, cycle[0]])
             text = f"stages wait for each other in a cycle: {arrows}; remove one of these from after or dependencies"
