@@ -105,19 +105,24 @@ class Leases(Keyspace):
             raise self._lost(want, current)
         return current
 
-    def renew(self, lease: Lease, *, instances: Collection[str] = (), claims: Collection[int] = ()) -> None:
+    def renew(
+        self, lease: Lease, *, instances: Collection[str] = (), claims: Collection[int] = (), everything: bool = False
+    ) -> bool:
         """Extend a lease. When Redis has lost its data, write the lease, the assignments and the claims again.
 
-        ``instances`` are the connector instances that the slot serves, ``claims`` the stream ids that it has claimed.
-        An instance or a stream that belongs to another slot by now stays with that slot; :meth:`claim` returns the
-        streams that are still this slot's. Raises :class:`LeaseLostError` when a newer lease of the slot is known, or
-        this one was released.
+        ``instances`` are connector instances that the slot serves, ``claims`` stream ids that it has claimed. With
+        ``everything`` the slot serves no other instances. Returns whether Redis has had the lease ever since a renewal
+        with ``everything``; otherwise Redis may have lost assignments, and such a renewal is due. An instance or a
+        stream that belongs to another slot by now stays with that slot; :meth:`claim` returns the streams that are
+        still this slot's. Raises :class:`LeaseLostError` when a newer lease of the slot is known, or this one was
+        released.
         """
         action = f"renew the lease of slot {lease.slot}"
-        served: list[str | int] = [len(instances), *instances, *map(str, claims)]
+        served: list[str | int] = [int(everything), len(instances), *instances, *map(str, claims)]
         newer = self._run(action, scripts.RENEW, lease.to_json(), self._milliseconds, *served)
-        if newer is not None:
+        if newer:
             raise self._lost(lease, self._read(action, Lease.from_json, newer))
+        return newer is None
 
     def release(self, lease: Lease) -> None:
         """Release a lease and its claims. Does nothing when the slot has another lease."""

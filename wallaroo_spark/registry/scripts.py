@@ -2,7 +2,8 @@
 
 The keys of a receiver have its name as hash tag, so that one node of a Redis cluster has all of them:
 
-- ``leases``       hash, slot → JSON of a lease, and when it ``expires`` (ms of Redis' own clock)
+- ``leases``       hash, slot → JSON of a lease, when it ``expires`` (ms of Redis' own clock), and whether
+                   it is ``whole``: a renewal has named all instances of the slot since the lease was written
 - ``assignments``  hash, instance → ``slot:generation``
 - ``claims``       hash, stream id → ``slot:generation``
 - ``cursors``      hash, ``assignments`` and ``claims`` → where the next renewal goes on to delete void ones

@@ -40,7 +40,7 @@ class LeaseRegistry(Protocol):
     def acquire(self, slot: int, submission: int, holder: str, connect: str, flight: str) -> Lease | None:
         """Acquire the lease of a number; None while another copy of the same submission holds it."""
 
-    def renew(self, lease: Any) -> None:
+    def renew(self, lease: Any) -> object:
         """Extend the lease."""
 
     def release(self, lease: Any) -> None:

@@ -89,10 +89,11 @@ class OneSlot:
             self._changed.notify_all()
             return self._lease
 
-    def renew(self, lease: Any, *, instances: Any = (), claims: Any = ()) -> None:
+    def renew(self, lease: Any, *, instances: Any = (), claims: Any = (), everything: bool = False) -> bool:
         """Renew the lease. Raises :class:`LeaseLostError` when a newer submission has it."""
         self._answer()
         self._held(lease.slot, lease.submission)
+        return True
 
     def release(self, lease: Any) -> None:
         """Release the lease, unless a newer one exists."""

@@ -18,6 +18,7 @@ EPOCH_MS = 1_700_000_000_000
 class _Record:
     lease: Lease
     expires: int
+    whole: bool = False
 
     @property
     def order(self) -> tuple[int, int]:
@@ -71,7 +72,9 @@ class RegistryModel:
         self.records[slot] = _Record(want, at + self._milliseconds)
         return want
 
-    def renew(self, lease: Lease, *, instances: Collection[str] = (), claims: Collection[int] = ()) -> None:
+    def renew(
+        self, lease: Lease, *, instances: Collection[str] = (), claims: Collection[int] = (), everything: bool = False
+    ) -> bool:
         """See ``RENEW``."""
         self._keep(lease)
         for instance in instances:
@@ -79,6 +82,9 @@ class RegistryModel:
             if owner is None or owner[0] == lease.slot:
                 self.assignments[instance] = (lease.slot, lease.generation)
         self._take(lease, claims)
+        record = self.records[lease.slot]
+        record.whole = record.whole or everything
+        return record.whole
 
     def release(self, lease: Lease) -> None:
         """See ``RELEASE``."""
@@ -144,15 +150,15 @@ class RegistryModel:
         return dict(self._fleet)
 
     def _keep(self, lease: Lease) -> None:
-        record = self.records.get(lease.slot)
+        record, whole = self.records.get(lease.slot), False
         if record is not None:
             mine = (lease.submission, lease.generation)
             if record.order > mine or (record.order == mine and record.lease.holder != lease.holder):
                 raise _lost(lease, record.lease)
             if record.order == mine and record.lease.connect:
-                lease = record.lease
+                lease, whole = record.lease, record.whole
         self._note_holder(lease.slot, lease.holder)
-        self.records[lease.slot] = _Record(lease, self._now() + self._milliseconds)
+        self.records[lease.slot] = _Record(lease, self._now() + self._milliseconds, whole)
 
     def _take(self, lease: Lease, streams: Collection[int]) -> set[int]:
         own, at, taken = (lease.slot, lease.generation), self._now(), set()

@@ -32,10 +32,13 @@ from wallaroo_spark.worker.machine import events as e
 from wallaroo_spark.worker.machine.environment import carry_out
 from wallaroo_spark.worker.machine.state import WorkerState
 from wallaroo_spark.worker.reads import LINGER_SECONDS, NEWS_SECONDS, WaitedRanges
+from wallaroo_spark.worker.slot_tenancy import next_names
 
 TICK_SECONDS = 1.0
 STOP_SECONDS = 3.0
 LOT_SECONDS = 0.02
+NAMED_INSTANCES = 1
+"""The most instances that one renewal names unless it names all: far fewer than the product's, as there are few."""
 
 
 @dataclass
@@ -83,6 +86,7 @@ class Worker(InnerPort):
         self._lot: dict[int, bytes] = {}
         self._sessions: dict[int, int] = {}
         self._next_session = 0
+        self._named_last = ""
         self._doubtful: set[int] = set()
         self._releasing: Promise | None = None
         self._claiming: deque[tuple[Callable[[], Steps], Promise]] = deque()
@@ -209,9 +213,7 @@ class Worker(InnerPort):
         while True:
             yield self.options.lease_seconds / 3
             try:
-                instances = state.connections.instances()
-                yield self._ask_renewal(instances)
-                state.connections.assigned.update(instances)
+                yield from self._renew_lease(state)
                 lost = yield self._in_turn(self._renew_claims)
             except LeaseLostError as error:
                 self.lease_lost(error)
@@ -223,9 +225,19 @@ class Worker(InnerPort):
                 self.sim.log(self.name, f"has lost the claims of {sorted(lost)}")
                 self.handle(e.ClaimsLost(frozenset(lost)))
 
-    def _ask_renewal(self, instances: list[str]) -> Promise:
+    def _renew_lease(self, state: WorkerState) -> Steps:
+        instances = next_names(state.connections.instances(), self._named_last, NAMED_INSTANCES)
+        whole = yield self._ask_renewal(instances, everything=False)
+        state.connections.assigned.update(instances)
+        self._named_last = instances[-1] if instances else ""
+        if not whole:
+            instances = state.connections.instances()
+            yield self._ask_renewal(instances, everything=True)
+            state.connections.assigned.update(instances)
+
+    def _ask_renewal(self, instances: list[str], *, everything: bool) -> Promise:
         lease = self.lease
-        return self.world.registry.ask(lambda r: r.renew(lease, instances=instances))
+        return self.world.registry.ask(lambda r: r.renew(lease, instances=instances, everything=everything))
 
     def lease_lost(self, error: LeaseLostError) -> None:
         """The registry says that another worker has the slot."""
