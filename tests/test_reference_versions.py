@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wallaroo_spark.references import VersionedReferences, changed, ranges
+from wallaroo_spark.references import (
+    StreamKey,
+    VersionedReferences,
+    changed,
+    of_scope,
+    ranges,
+    reference_of,
+    references_of,
+)
 
 SCOPES = st.sampled_from(["", "shop-1", "shöp-2"])
 STREAMS = st.sampled_from(["1", "2", "18446744073709551615"])
@@ -50,6 +58,10 @@ def test_every_version_stays_as_it_was_and_the_changes_lead_from_one_to_the_othe
         assert (version.longer_than(text - 1), version.longer_than(text)) == (True, False)
         for scope in ("", "shop-1"):
             assert version.reference(scope, "1") == plain.get(scope, {}).get("1")
+            assert version.of_scope(scope) == of_scope(plain, scope) == plain.get(scope, {})
+        asked = [StreamKey(scope, int(stream)) for scope in ("", "shop-1", "none") for stream in ("1", "2")]
+        assert references_of(version, asked) == references_of(plain, asked)
+        assert references_of(plain, asked) == {key: reference_of(plain, key) for key in asked}
     for one, other in itertools.pairwise(versions):
         for before, after in ((one, other), (other, one)):
             known: Any = after.changes_since(before)

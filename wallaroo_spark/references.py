@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Self, TypeVar
 
 R = TypeVar("R")
@@ -190,6 +190,20 @@ class VersionedReferences(Mapping[str, Mapping[str, Reference]]):
                 if stream in step.undo.get(scope, _NOTHING):
                     return step.undo[scope][stream]
             return line.streams.get(scope, _NOTHING).get(stream)
+
+    def references_of(self, keys: Iterable[StreamKey]) -> dict[StreamKey, Reference | None]:
+        """:meth:`reference` of several streams, by their keys."""
+        line = self._line
+        with line.lock:
+            behind = line.behind(self._version)
+            streams = line.streams
+            found = {key: streams.get(key.scope, _NOTHING).get(str(key.stream_id)) for key in keys}
+            for step in reversed(behind):
+                for key in found:
+                    undo = step.undo.get(key.scope, _NOTHING)
+                    if (stream := str(key.stream_id)) in undo:
+                        found[key] = undo[stream]
+            return found
 
     def plain(self) -> dict[str, dict[str, Reference]]:
         """Return a copy of all references. Raises LookupError for a forgotten version."""
@@ -393,6 +407,13 @@ def reference_of(references: References, key: StreamKey) -> Reference | None:
     if isinstance(references, VersionedReferences):
         return references.reference(key.scope, str(key.stream_id))
     return references.get(key.scope, {}).get(str(key.stream_id))
+
+
+def references_of(references: References, keys: Iterable[StreamKey]) -> dict[StreamKey, Reference | None]:
+    """Return the references of several streams, None for one that has none; see :func:`reference_of`."""
+    if isinstance(references, VersionedReferences):
+        return references.references_of(keys)
+    return {key: references.get(key.scope, {}).get(str(key.stream_id)) for key in keys}
 
 
 def of_scope(references: References, scope: str) -> Mapping[str, Reference]:

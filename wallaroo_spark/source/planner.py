@@ -183,17 +183,14 @@ class Inquiry:
         return PlanQuestion(self._starts(keys), self._limits.max_rows, self._limits.max_bytes, self._behind)
 
     def _starts(self, keys: Iterable[references.StreamKey]) -> dict[references.StreamKey, references.Reference | None]:
-        return {key: references.reference_of(self._start, key) for key in keys}
+        return references.references_of(self._start, keys)
 
     def _compare(self, told: Starts, answer: PlanAnswer) -> Starts:
         """The streams for which a worker has assumed another start than the batch's, or could assume none."""
         if not answer.unknown and answer.offers.keys() <= told.keys():
             return {}
-        differing = {
-            key: here
-            for key, offer in answer.offers.items()
-            if key not in told and (here := references.reference_of(self._start, key)) != offer.start
-        }
+        here = self._starts(key for key in answer.offers if key not in told)
+        differing = {key: start for key, start in here.items() if start != answer.offers[key].start}
         return differing | self._starts(key for key in answer.unknown if key not in told)
 
     def _corrections(self) -> dict[int, PlanQuestion]:
