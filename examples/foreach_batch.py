@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--port", type=int, default=7100, help="port of the first worker; the next has the next one")
     given = parser.parse_args()
-    spark = SparkSession.builder.master("local[4]").appName("totals").config(map=THIS_MACHINE).getOrCreate()
+    spark = SparkSession.builder.master("local[4]").appName("totals").config(map={**THIS_MACHINE}).getOrCreate()
     with Receiver(spark, "totals", workers=2, port=given.port) as receiver:
         query = start(receiver, given.folder)
         print(f"workers listen at {','.join(receiver.addresses)}", flush=True)
