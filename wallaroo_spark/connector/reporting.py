@@ -273,8 +273,11 @@ class CallbackThread:
             return self._condition.wait_for(lambda: not self._due and not self._calling, seconds)
 
     def finish(self) -> None:
-        """End the thread behind the callbacks that are due. One that takes too long is logged and left behind."""
-        if not self.settle(FINISH_SECONDS):
+        """End the thread behind the callbacks that are due, and wait for its end; not in a callback. A callback that
+        takes too long is logged and left behind.
+        """
+        settled = self.settle(FINISH_SECONDS)
+        if not settled:
             _log.warning(
                 "an on_delivery callback has taken more than %g seconds while the connector closed; %d callbacks "
                 "behind it may not be called",
@@ -284,6 +287,9 @@ class CallbackThread:
         with self._condition:
             self._finishing = True
             self._condition.notify_all()
+            thread = self._thread
+        if settled and thread is not None and not self.inside:
+            thread.join(FINISH_SECONDS)
 
     def _run(self) -> None:
         while True:

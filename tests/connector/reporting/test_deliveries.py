@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from tests.connector.scripted_worker import ScriptedWorker, spin
 from tests.connector.support import connector, lose
 from tests.waiting import SECONDS, eventually
 from wallaroo_spark.connector import Acknowledgement, BlockingConnector, Delivery
+from wallaroo_spark.connector.reporting import CallbackThread
 from wallaroo_spark.errors import LocalProtocolError, RemoteProtocolError
 
 Calls = list[tuple[Exception | None, Delivery]]
@@ -324,6 +326,21 @@ class TestBlocking:
             await asyncio.to_thread(reading[0].join, SECONDS)
             assert not reading[0].is_alive()
         assert (sum(one.messages for one in seen), seen[-1].reference) == (300, 300)
+
+
+def test_finishing_waits_for_the_end_of_the_thread() -> None:
+    class SlowToEnd(CallbackThread):
+        def _run(self) -> None:
+            ran.append(threading.current_thread())
+            super()._run()
+            time.sleep(0.2)
+
+    ran: list[threading.Thread] = []
+    callbacks = SlowToEnd()
+    callbacks.put(lambda *_: None, None, Delivery("a", 1))
+    callbacks.finish()
+
+    assert [thread.is_alive() for thread in ran] == [False]
 
 
 def test_a_forked_process_is_refused_and_leaves_the_session_alone(caplog: pytest.LogCaptureFixture) -> None:
