@@ -13,7 +13,8 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.waiting import SECONDS
-from wallaroo_spark.cli.sessions import LOG4J, VFORK, defaults, log_to, quick_processes, without_noisy_lines
+from wallaroo_spark.cli.sessions import LOG4J, defaults, log_to, quick_processes, without_noisy_lines
+from wallaroo_spark.runtime.spark_checks import VFORK
 
 VERB = str(Path(sys.executable).with_name("wallaroo-spark"))
 FOREIGN = ("PYSPARK_GATEWAY_PORT", "SPARK_REMOTE", "MASTER", "SPARK_HOME", "SPARK_CONF_DIR", "SPARK_LOCAL_IP")

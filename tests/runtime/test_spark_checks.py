@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -30,6 +31,23 @@ def test_an_old_java_is_refused_with_the_package_to_install(version: str) -> Non
         f"Spark runs on Java {version}, and needs 17 or newer; install openjdk-17-jre-headless or set JAVA_HOME to a "
         "newer one"
     )
+
+
+@pytest.mark.parametrize(
+    ("properties", "advised"),
+    [
+        ({"java.version": "17.0.15", "os.name": "Linux"}, True),
+        ({"java.version": "25.0.1", "os.name": "Linux", "jdk.lang.Process.launchMechanism": "FORK"}, True),
+        ({"java.version": "17.0.15", "os.name": "Linux", "jdk.lang.Process.launchMechanism": "VFORK"}, False),
+        ({"java.version": "26", "os.name": "Linux"}, False),
+        ({"java.version": "17.0.15", "os.name": "Mac OS X"}, False),
+    ],
+)
+def test_a_driver_whose_java_starts_processes_slowly_is_advised(properties: dict[str, str], advised: bool) -> None:
+    system = SimpleNamespace(getProperty=properties.get)
+    context = SimpleNamespace(_jvm=SimpleNamespace(java=SimpleNamespace(lang=SimpleNamespace(System=system))))
+
+    assert (f"extraJavaOptions={spark_checks.VFORK}" in spark_checks.slow_processes(context)) is advised
 
 
 def versions(**found: str) -> Any:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.runtime.spark_checks import JAVA_WITH_VFORK, VFORK
 
 NOISE = re.compile(
     rb"WARNING: (Using incubator modules"
@@ -96,9 +97,6 @@ THIS_MACHINE = QUIET | NO_UI | ON_LOOPBACK
 LOG4J = Path(__file__).with_name("log4j2.properties")
 """The file for Log4j: without it Java prints warnings before Python can change the level."""
 
-VFORK = "-Djdk.lang.Process.launchMechanism=VFORK"
-JAVA_WITH_VFORK = range(17, 26)
-"""Java 26 warns of the option, and a Java without it starts no process at all."""
 _JAVA_VERSION = re.compile(r'^JAVA_VERSION="(\d+)', re.MULTILINE)
 
 _JAVA_CLASS = re.compile(r"^: (?:[\w$]+\.)+[\w$]+: ")
@@ -166,11 +164,7 @@ def log_to(file: Path) -> dict[str, str]:
 
 
 def quick_processes() -> str:
-    """The option by which Java starts processes without its helper program; empty for a Java that may not have it.
-
-    Spark's batches start some six processes each, for the permissions of files.
-    Source: ``docs/decisions/price-of-a-batch.md``.
-    """
+    """:data:`VFORK`; empty for a Java that may not have it."""
     java = shutil.which(os.path.join(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else "java")
     if java is None or sys.platform != "linux":
         return ""

@@ -23,6 +23,11 @@ from wallaroo_spark.errors import ConfigurationError, one_line
 log = one_line("wallaroo_spark.runtime")
 
 JAVA_NEEDED = 17
+VFORK = "-Djdk.lang.Process.launchMechanism=VFORK"
+"""The option by which Java starts processes without its helper program. Spark's batches start some six processes each,
+for the permissions of files. Source: ``docs/decisions/price-of-a-batch.md``."""
+JAVA_WITH_VFORK = range(17, 26)
+"""Java 26 warns of the option, and a Java without it starts no process at all."""
 PYSPARK_NEEDED = (4, 2)
 _PYTHON_CHECK_SECONDS = 30
 """How long another Python may take to import this package. A choice: it bounds the start with a broken interpreter."""
@@ -58,11 +63,16 @@ def on_one_machine(master: str) -> bool:
 
 
 def environment(spark: Any) -> None:
-    """Check the installed packages, the versions of Spark and Java, and in local mode the Python of Spark's tasks."""
+    """Check the installed packages, the versions of Spark and Java, and in local mode the Python of Spark's tasks.
+
+    The log has the advice of :func:`slow_processes`.
+    """
     packages()
     context = classic_context(spark)
     if context is not None:
-        java(str(context._jvm.java.lang.System.getProperty("java.version")))
+        java(java_property(context, "java.version"))
+        if advice := slow_processes(context):
+            log.info("%s", advice)
         if context.master.startswith("local"):
             workers_python(context.pythonExec)
 
@@ -95,11 +105,32 @@ def packages(version: Any = metadata.version) -> None:
             )
 
 
-def java(version: str) -> None:
-    """Refuse a Java older than 17; ``version`` is the JVM's property ``java.version``: ``17.0.15`` or ``1.8.0_392``."""
+def java_property(context: Any, name: str) -> str:
+    """A system property of the driver's JVM; empty: it has no such property."""
+    return str(context._jvm.java.lang.System.getProperty(name) or "")
+
+
+def slow_processes(context: Any) -> str:
+    """The advice for a driver whose Java starts each process by way of its helper program; empty for any other."""
+    name, _, value = VFORK.removeprefix("-D").partition("=")
+    quick = java_property(context, name) == value or java_property(context, "os.name") != "Linux"
+    if quick or _major(java_property(context, "java.version")) not in JAVA_WITH_VFORK:
+        return ""
+    return (
+        "the driver's Java starts a helper program for each process, and Spark starts some six processes a batch; "
+        f"batches are quicker with spark.driver.extraJavaOptions={VFORK}"
+    )
+
+
+def _major(version: str) -> int:
+    """The first number of a version of Java; ``version`` is as ``17.0.15`` or ``1.8.0_392``."""
     parts = [int(part) for part in re.findall(r"\d+", version)]
-    major = parts[1] if parts[:1] == [1] and len(parts) > 1 else parts[0]
-    if major < JAVA_NEEDED:
+    return parts[1] if parts[:1] == [1] and len(parts) > 1 else parts[0]
+
+
+def java(version: str) -> None:
+    """Refuse a Java older than 17; ``version`` is the JVM's property ``java.version``."""
+    if _major(version) < JAVA_NEEDED:
         raise ConfigurationError(
             f"Spark runs on Java {version}, and needs {JAVA_NEEDED} or newer; install "
             f"openjdk-{JAVA_NEEDED}-jre-headless or set JAVA_HOME to a newer one",

@@ -119,9 +119,11 @@ def session(spark: Any, options: Options) -> Iterator[Finding]:
     """Spark, Java, the Python of Spark's tasks, and the number of task slots."""
     spark_checks.environment(spark)
     context = spark_checks.classic_context(spark)
-    java = f", Java {context._jvm.java.lang.System.getProperty('java.version')}" if context is not None else ""
+    java = f", Java {spark_checks.java_property(context, 'java.version')}" if context is not None else ""
     master = context.master if context is not None else "Spark Connect"
     yield ok("Spark", f"version {spark.version}{java}, at {master}")
+    if context is not None and (advice := spark_checks.slow_processes(context)):
+        yield note("Java", advice)
     spark_checks.registry_reach(options.registry, context.master if context is not None else "connect")
     spark_checks.task_slots(spark, options.workers)
     if context is not None and spark.conf.get("spark.dynamicAllocation.enabled", "false") != "true":
