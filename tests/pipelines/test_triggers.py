@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wallaroo_spark.pipelines.schema.triggers import LONGEST_PATTERN, matches, pattern_problem
+from wallaroo_spark.pipelines.schema.triggers import LONGEST_PATTERN, matches, pattern_problem, shared_pattern
 
 
 @pytest.mark.parametrize(
@@ -85,6 +85,18 @@ def test_matching_agrees_with_the_rule_by_parts(patterns: list[list[str]], parts
 
     assert [pattern_problem(pattern) for pattern in written] == [""] * len(written)
     assert matches(written, ".".join(parts)) == any(by_parts(pattern, parts) for pattern in patterns)
+
+
+@given(PATTERNS, PATTERNS, PARTS)
+def test_a_type_matches_the_shared_pattern_exactly_if_it_matches_both(
+    one: list[str], two: list[str], parts: list[str]
+) -> None:
+    both, event_type = [".".join(one), ".".join(two)], ".".join(parts)
+    shared = shared_pattern(*both)
+
+    assert shared == "" or pattern_problem(shared) == ""
+    expected = all(matches([pattern], event_type) for pattern in both)
+    assert (shared != "" and matches([shared], event_type)) == expected
 
 
 @given(st.text())

@@ -18,7 +18,12 @@ from tests.waiting import SECONDS
 from wallaroo_spark.errors import ConfigurationError, PipelineError
 from wallaroo_spark.pipelines.schema.applying import ApplyResult, Branch, apply_files, delete_objects, find, kind_of
 from wallaroo_spark.pipelines.schema.changes import FieldChange
-from wallaroo_spark.pipelines.schema.declarations import ScheduleDeclaration, StreamDeclaration
+from wallaroo_spark.pipelines.schema.declarations import (
+    NamespaceDeclaration,
+    RetryPolicy,
+    ScheduleDeclaration,
+    StreamDeclaration,
+)
 from wallaroo_spark.pipelines.schema.names import ObjectKey
 from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
 from wallaroo_spark.steps import AnyStep, SchemaStep, at_each
@@ -138,6 +143,27 @@ def test_one_bad_document_applies_none(app: Application) -> None:
         "/1.yaml, line 4, column 13: partitions: 0 is not 1 or more",
         "2 problems; nothing was applied",
     ]
+
+
+def stream(name: str, letters: str) -> str:
+    return f"kind: Stream\nname: {name}\nnamespace: shop\nretry: {{maxAttempts: 1, deadLetterStream: {letters}}}"
+
+
+def test_a_stored_circle_of_dead_letter_streams_stops_no_other_change_and_can_be_repaired(app: Application) -> None:
+    retry = RetryPolicy(max_attempts=1, dead_letter_stream="b")
+    in_circle = StreamDeclaration(name="a", namespace="shop", retry=retry)
+    back = StreamDeclaration(name="b", namespace="shop", retry=dataclasses.replace(retry, dead_letter_stream="shop/a"))
+    stored = (NamespaceDeclaration(name="shop"), in_circle, back)
+    app.store.write(StoredSchema(1, {one.key: one for one in stored}, {}, NOW))
+
+    assert app.apply(orders(1)).written
+    delete_objects(app.store, [ORDERS], NOW)
+    message = app.refused(stream("b", "a"))
+    assert app.apply("kind: Stream\nname: letters\nnamespace: shop", stream("b", "letters")).written
+
+    assert message.startswith(
+        "/0.yaml, line 4, column 43: deadLetterStream is 'a', whose own letters come back: shop/b"
+    )
 
 
 def test_a_wrong_field_hides_no_wrong_reference_and_makes_none(app: Application) -> None:

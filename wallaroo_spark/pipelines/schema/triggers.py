@@ -28,6 +28,19 @@ def matches(patterns: Iterable[str], event_type: str) -> bool:
     return not chosen or _compiled(chosen).fullmatch(event_type) is not None
 
 
+def shared_pattern(one: str, other: str) -> str:
+    """Return the pattern of the types that both patterns match; empty if no type does."""
+    left, right = one.split("."), other.split(".")
+    shared: list[str] = []
+    for place, (first, second) in enumerate(zip(left, right, strict=False)):
+        if REST in (first, second):
+            return ".".join([*shared, *(right if first == REST else left)[place:]])
+        if first != second and ONE_PART not in (first, second):
+            return ""
+        shared.append(second if first == ONE_PART else first)
+    return ".".join(shared) if len(left) == len(right) else ""
+
+
 def pattern_problem(pattern: str) -> str:
     """Return why a text is no pattern, with the remedy; empty for a pattern."""
     if not pattern:

@@ -6,14 +6,17 @@ them under its own name, because a change of another object has caused them. Sou
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Set
-from typing import NamedTuple
+from itertools import pairwise
+from typing import NamedTuple, TypeVar
 
 from wallaroo_spark.pipelines.schema import declarations
 from wallaroo_spark.pipelines.schema.cron import zone_problem
 from wallaroo_spark.pipelines.schema.documents import MOST_OBJECTS, PlacedDeclaration
 from wallaroo_spark.pipelines.schema.names import ROOT_EVENT, ObjectKey, stream_key
 from wallaroo_spark.pipelines.schema.problems import Problems
+from wallaroo_spark.pipelines.schema.triggers import REST, shared_pattern
 from wallaroo_spark.texts import hint
 
 Schema = Mapping[ObjectKey, declarations.Declaration]
@@ -60,6 +63,8 @@ def validate(schema: Schema, given: Mapping[ObjectKey, PlacedDeclaration], probl
         placed = given.get(key)
         for path, text in check.declaration(declaration):
             problems.add(f"the stored {key}" if placed is None else placed.source.at(*path), text)
+    for way, text in _circles(schema.values(), given.keys()):
+        problems.add(given[way.declared].source.at(*way.path), text)
 
 
 _Path = tuple[str | int, ...]
@@ -81,9 +86,12 @@ class _Check(NamedTuple):
             yield from self._namespace(
                 ("namespace",), key.namespace, f", or add: kind: Namespace, name: {key.namespace}"
             )
+        for way in _letters(one):
+            yield from self._stream(way.path, way.given, key.namespace)
+            if way.letters == way.events:
+                text = f"deadLetterStream is {way.given!r}, whose events these are: an event that always fails would"
+                yield way.path, f"{text} come again for ever; name another stream"
         match one:
-            case declarations.StreamDeclaration():
-                yield from self._letters(("retry",), one.retry.dead_letter_stream, key.namespace, key)
             case declarations.PipelineDeclaration():
                 yield from self._stream(("inputStream",), one.input_stream, key.namespace)
                 yield from self._stages(one)
@@ -103,14 +111,6 @@ class _Check(NamedTuple):
         if name:
             field = next(one for one in reversed(path) if isinstance(one, str))
             yield from self._named(path, f"{field} is {name!r}", stream_key(name, namespace))
-
-    def _letters(self, path: _Path, name: str, namespace: str, events: ObjectKey) -> _Found:
-        """Check the dead-letter stream for events of the stream ``events``."""
-        path = (*path, "deadLetterStream")
-        yield from self._stream(path, name, namespace)
-        if name and stream_key(name, namespace) == events:
-            text = f"deadLetterStream is {name!r}, whose events these are: an event that always fails would come again"
-            yield path, f"{text} for ever; name another stream"
 
     def _named(self, path: _Path, given: str, wanted: ObjectKey) -> _Found:
         """Check that an object which another one names is declared; ``given`` says where it is named."""
@@ -138,10 +138,7 @@ class _Check(NamedTuple):
             yield from self._order(path, pipeline, stage)
             for place, name in enumerate(stage.stream_outputs):
                 yield from self._stream((*path, "streamOutputs", place), name, pipeline.namespace)
-            namespace, letters = pipeline.namespace, stage.retry.dead_letter_stream
-            events = stream_key(pipeline.input_stream, namespace)
-            yield from self._letters((*path, "retry"), letters, namespace, events)
-        for cycle in cycles(pipeline.stages):
+        for cycle in cycles({stage.name: sorted(stage.predecessors) for stage in pipeline.stages}):
             arrows = " → ".join([*cycle, cycle[0]])
             text = f"stages wait for each other in a cycle: {arrows}; remove one of these from after or dependencies"
             yield ("stages", first[cycle[0]]), text
@@ -183,24 +180,84 @@ class _Check(NamedTuple):
                 yield (*path, "name"), f"{namespace}/{name} is not declared as {thing}; {remedy}"
 
 
-def cycles(stages: Iterable[declarations.StageDeclaration]) -> Iterator[list[str]]:
-    """Each cycle of stages that a walk along their predecessors finds, as names: each waits for the next one.
+class _Letters(NamedTuple):
+    """The way of dead letters, as a field declares it."""
 
-    A stage is in one of the cycles if it waits for itself; a stage that names itself directly is left out.
+    declared: ObjectKey
+    """The object that has the field."""
+    path: _Path
+    """The field."""
+    given: str
+    """Its value."""
+    events: ObjectKey
+    """The stream of the events."""
+    letters: ObjectKey
+    """The stream of their letters."""
+    triggers: tuple[str, ...] = (REST,)
+    """Patterns of the types that go this way; a letter has the type of its event."""
+
+
+def _letters(one: declarations.Declaration) -> Iterator[_Letters]:
+    match one:
+        case declarations.StreamDeclaration() if name := one.retry.dead_letter_stream:
+            yield _Letters(one.key, ("retry", "deadLetterStream"), name, one.key, stream_key(name, one.namespace))
+        case declarations.PipelineDeclaration():
+            events = stream_key(one.input_stream, one.namespace)
+            for number, stage in enumerate(one.stages):
+                if name := stage.retry.dead_letter_stream:
+                    path = ("stages", number, "retry", "deadLetterStream")
+                    letters = stream_key(name, one.namespace)
+                    yield _Letters(one.key, path, name, events, letters, one.triggers or (REST,))
+
+
+def _circles(schema: Iterable[declarations.Declaration], given: Set[ObjectKey]) -> Iterator[tuple[_Letters, str]]:
+    """Find circles of streams in which an event that always fails would go round, each at a field of a given object.
+
+    A circle of stored objects alone is older than this rule, and stops no change of others.
     """
-    waits = {stage.name: sorted(stage.predecessors - {stage.name}) for stage in stages}
-    done: set[str] = set()
+    between: dict[ObjectKey, dict[ObjectKey, list[_Letters]]] = defaultdict(lambda: defaultdict(list))
+    for one in schema:
+        for way in _letters(one):
+            between[way.events][way.letters].append(way)
+    for circle in cycles(between):
+        hops = [between[events][letters] for events, letters in pairwise([*circle, circle[0]])]
+        closing = (way for hop in hops for way in hop if way.declared in given and _goes_round(way, hops))
+        if found := next(closing, None):
+            start = circle.index(found.events)
+            arrows = " → ".join(key.path for key in [*circle[start:], *circle[: start + 1]])
+            text = f"deadLetterStream is {found.given!r}, whose own letters come back: {arrows}; an event that always"
+            yield found, f"{text} fails would go round for ever; name a stream outside the circle in one of them"
+
+
+def _goes_round(way: _Letters, hops: Iterable[Iterable[_Letters]]) -> bool:
+    """Whether the letters of some type go this way and then around the circle."""
+    types: Set[str] = set(way.triggers)
+    for hop in hops:
+        permitted = {pattern for other in hop for pattern in other.triggers}
+        types = {shared for one in types for other in permitted if (shared := shared_pattern(one, other))}
+    return bool(types)
+
+
+_Node = TypeVar("_Node")
+
+
+def cycles(waits: Mapping[_Node, Iterable[_Node]]) -> Iterator[list[_Node]]:
+    """Each cycle that a walk finds, from each node to those that it waits for: each waits for the next one.
+
+    A node is in one of the cycles if it waits for itself; one that names itself directly is left out.
+    """
+    done: set[_Node] = set()
     for start in waits:
-        path: list[str] = []
+        path: dict[_Node, None] = {}
         ways = [iter([start])]
         while ways:
-            name = next(ways[-1], None)
-            if name is None:
+            node = next(ways[-1], None)
+            if node is None:
                 ways.pop()
                 if path:
-                    done.add(path.pop())
-            elif name in path:
-                yield path[path.index(name) :]
-            elif name in waits and name not in done:
-                path.append(name)
-                ways.append(iter(waits[name]))
+                    done.add(path.popitem()[0])
+            elif node in path:
+                yield list(path)[list(path).index(node) :]
+            elif node in waits and node not in done:
+                path[node] = None
+                ways.append(iter([other for other in waits[node] if other != node]))
