@@ -19,7 +19,8 @@ from wallaroo_spark.cli.main import cli
 from wallaroo_spark.connector import BlockingConnector
 from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.protocol import DRAFT_BE, Error, Hello, Notify, Ok
-from wallaroo_spark.wiretap import End, Recorder
+from wallaroo_spark.wiretap.proxy import End
+from wallaroo_spark.wiretap.recording import Recorder
 
 
 class Lines:

@@ -11,8 +11,9 @@ import pytest
 from tests.protocol.page import Worked, worked
 from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.protocol import DRAFT_BE, DRAFT_LE, REVISIONS, V3, Ack, Hello, Message, Notify, Ok, Restart
-from wallaroo_spark.wiretap import ConnectionOpened, DecodedFrame, End, Event, Passed, Remark, decode, decode_bytes
-from wallaroo_spark.wiretap.decoding import CaptureDecoder
+from wallaroo_spark.wiretap.decoding import CaptureDecoder, DecodedFrame, decode, decode_bytes
+from wallaroo_spark.wiretap.proxy import End
+from wallaroo_spark.wiretap.recording import ConnectionOpened, Event, Passed, Remark
 
 SESSIONS = [session for session in worked() if session.whole]
 HELLO = Hello("0.0.1", b"secret", "orders", "shop-1")

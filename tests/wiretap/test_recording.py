@@ -13,8 +13,10 @@ import pytest
 from tests.protocol.page import worked
 from wallaroo_spark.errors import ConfigurationError, TransportError, WallarooError
 from wallaroo_spark.protocol import REVISIONS, Hello
-from wallaroo_spark.wiretap import DecodedFrame, End, Passed, Recorder, Remark, decode, read
+from wallaroo_spark.wiretap.decoding import DecodedFrame, decode
 from wallaroo_spark.wiretap.framing import HelloMask
+from wallaroo_spark.wiretap.proxy import End
+from wallaroo_spark.wiretap.recording import Passed, Recorder, Remark, read
 
 COOKIE = b"sesame-of-the-tests"
 CONNECTOR, WORKER = End.CONNECTOR, End.WORKER

@@ -9,6 +9,7 @@ with the tables of the protocol that sessions use, too: order, streams and credi
 from __future__ import annotations
 
 import base64
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,9 +49,12 @@ class SessionRules:
             return f"{protocol.frame_name(type(frame))} of a {sender} is not allowed in state {self._state}"
         self._state = next_state
         try:
-            return self._credits(frame) or self._stream(frame)
+            if problem := self._credits(frame):
+                return problem
+            self._streams.follow(frame)
         except RemoteProtocolError as error:
             return error.message
+        return ""
 
     def _credits(self, frame: protocol.Frame) -> str:
         match frame:
@@ -64,27 +68,6 @@ class SessionRules:
                 self.credits -= 1
                 if self.credits < 0:
                     return f"sent with no credit left (the balance is {self.credits}); wait for an ACK"
-        return ""
-
-    def _stream(self, frame: protocol.Frame) -> str:
-        streams = self._streams
-        match frame:
-            case protocol.Notify(stream_id=stream_id, name=name):
-                streams.notify(stream_id, name)
-            case protocol.Message(stream_id=stream_id, flags=flags):
-                streams.apply(stream_id, protocol.StreamEvent.MESSAGE)
-                if flags & protocol.Flags.EOS:
-                    streams.apply(stream_id, protocol.StreamEvent.EOS)
-            case protocol.EosMessage(stream_id=stream_id):
-                streams.apply(stream_id, protocol.StreamEvent.EOS)
-            case protocol.Nack(stream_id=stream_id):
-                streams.apply(stream_id, protocol.StreamEvent.NACK)
-            case protocol.NotifyAck(success=success, stream_id=stream_id):
-                streams.apply(stream_id, protocol.StreamEvent.ACCEPTED if success else protocol.StreamEvent.REFUSED)
-            case protocol.Restart():
-                streams.restart()
-            case protocol.Hello() | protocol.Ok() | protocol.Error() | protocol.Ack():
-                pass
         return ""
 
 
@@ -165,10 +148,10 @@ class _Connection:
     """Whether the connection does not speak this protocol."""
     start: bytes = b""
     """The connector's bytes before the revision is recognised."""
-    offsets: dict[End, int] = field(default_factory=dict)
+    offsets: dict[End | None, int] = field(default_factory=dict)
     """Bytes of each direction of a connection that does not speak this protocol."""
-    finders: dict[End, FrameFinder] = field(default_factory=dict)
-    """Finds the frames of each direction."""
+    finders: dict[End | None, FrameFinder] = field(default_factory=dict)
+    """Finds the frames of each direction; None is the direction of bytes whose sender is not known."""
     waiting: bytes = b""
     """The worker's bytes before the revision is recognised."""
 
@@ -216,7 +199,7 @@ class CaptureDecoder:
                 list(finder.feed(opened.begun.get(sender, b"")))
 
     def _passed(
-        self, known: _Connection, at: float | None, number: int, sender: End, data: bytes
+        self, known: _Connection, at: float | None, number: int, sender: End | None, data: bytes
     ) -> Iterator[DecodedFrame]:
         if known.revision is None and not known.raw:
             if sender is End.WORKER and len(known.waiting) + len(data) <= _MOST_WAITING:
@@ -261,9 +244,9 @@ class CaptureDecoder:
             if rest:
                 problem = f"the connection ended behind {len(rest)} bytes, before a HELLO was recognised"
                 yield DecodedFrame(at, number, sender, 0, rest, error=problem, error_offset=len(rest))
-        for sender, finder in known.finders.items():
+        for side, finder in known.finders.items():
             for piece in finder.finish():
-                yield self._decoded(known, at, number, sender, piece)
+                yield self._decoded(known, at, number, side, piece)
 
     def _decoded(
         self, known: _Connection, at: float | None, number: int, sender: End | None, piece: Piece
@@ -308,14 +291,12 @@ def decode_bytes(
         start += chunk
     if revision is None:
         revision = _recognised(start)
-    finder = FrameFinder(revision, max_frame_bytes)
-    decoder = CaptureDecoder(revision)
-    known = _Connection(revision)
-    for chunk in (start, *given) if start else given:
-        for piece in finder.feed(chunk):
-            yield decoder._decoded(known, None, 1, None, piece)
-    for piece in finder.finish():
-        yield decoder._decoded(known, None, 1, None, piece)
+    decoder = CaptureDecoder(revision, max_frame_bytes)
+    known = _Connection(revision, finders={None: FrameFinder(revision, max_frame_bytes)})
+    decoder._connections[1] = known
+    for chunk in itertools.chain((start,), given):
+        yield from decoder._passed(known, None, 1, None, chunk)
+    yield from decoder.finish()
 
 
 def _recognised(start: bytes) -> protocol.Revision:

@@ -41,15 +41,12 @@ class Faults:
     """The same seed draws the same places."""
 
     def __post_init__(self) -> None:
-        for name in ("delay", "stutter", "cut", "split"):
-            if getattr(self, name) < 0:
+        least = {"delay": 0, "stutter": 0, "stutter_bytes": 1, "cut": 0, "split": 0}
+        for name, minimum in least.items():
+            if (value := getattr(self, name)) < minimum:
                 raise ConfigurationError(
-                    f"fault {name} is {getattr(self, name)}; it is 0 or more", code="option-out-of-range", fault=name
+                    f"fault {name} is {value}; it is {minimum} or more", code="option-out-of-range", fault=name
                 )
-        if self.stutter_bytes < 1:
-            raise ConfigurationError(
-                f"fault stutter_bytes is {self.stutter_bytes}; it is 1 or more", code="option-out-of-range"
-            )
 
     def __bool__(self) -> bool:
         return bool(self.delay or self.stutter or self.cut or self.split)

@@ -18,7 +18,7 @@ from enum import StrEnum
 from typing import Any
 
 from wallaroo_spark.errors import TransportError, WallarooError
-from wallaroo_spark.event_loop import LoopThread
+from wallaroo_spark.event_loop import LoopThread, end_tasks
 from wallaroo_spark.transport import format_address
 from wallaroo_spark.wiretap.faults import Cut, Faults, FaultSchedule, Pause
 
@@ -155,13 +155,7 @@ class Proxy:
 
     def refuse(self) -> None:
         """End all connections and refuse new ones, until :meth:`accept`."""
-
-        async def shut() -> None:
-            assert self._server is not None
-            self._server.close()
-            await self._end(reset=True)
-
-        self._do(shut)
+        self._do(self._refuse)
 
     def accept(self) -> None:
         """Listen again, on the same port."""
@@ -184,13 +178,14 @@ class Proxy:
         )
         self.port = self._server.sockets[0].getsockname()[1]
 
-    async def _close(self) -> None:
+    async def _refuse(self) -> None:
         assert self._server is not None
         self._server.close()
         await self._end(reset=True)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _close(self) -> None:
+        await self._refuse()
+        await end_tasks(*self._tasks)
 
     async def _end(self, *, reset: bool) -> None:
         self._ends += 1
@@ -236,10 +231,11 @@ class Proxy:
             return "ended by the proxy"
         link = _Link(writer, far_writer)
         self._links.add(link)
-        directions = {
-            asyncio.ensure_future(self._pump(connection, End.CONNECTOR, reader, far_writer, link)),
-            asyncio.ensure_future(self._pump(connection, End.WORKER, far_reader, writer, link)),
-        }
+        ways = [
+            _Direction(connection, sender, source, target, link, FaultSchedule(self._faults, connection, sender))
+            for sender, source, target in ((End.CONNECTOR, reader, far_writer), (End.WORKER, far_reader, writer))
+        ]
+        directions = [asyncio.ensure_future(self._pump(way)) for way in ways]
         try:
             ended, _ = await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
             if all(direction.exception() is None and direction.result() for direction in ended):
@@ -247,25 +243,15 @@ class Proxy:
                 await asyncio.wait(directions)
         finally:
             self._links.discard(link)
-            for direction in directions:
-                direction.cancel()
-            await asyncio.wait(directions)
+            await end_tasks(*directions)
             link.end(reset=False)
             for direction in directions:
                 if not direction.cancelled() and (failure := direction.exception()) is not None:
                     raise failure
-        return link.cause
+        return link.cause or "ended by the proxy"
 
-    async def _pump(
-        self,
-        connection: int,
-        sender: End,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        link: _Link,
-    ) -> bool:
+    async def _pump(self, way: _Direction) -> bool:
         """Pass on the bytes of one direction until it ends; return whether its end was passed on, too."""
-        way = _Direction(connection, sender, writer, link, FaultSchedule(self._faults, connection, sender))
         delayed: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(DELAYED_CHUNKS)
         loop = asyncio.get_running_loop()
 
@@ -279,7 +265,7 @@ class Proxy:
         passing = asyncio.ensure_future(pass_delayed()) if self._faults.delay else None
         try:
             while True:
-                data = await self._read(reader, way)
+                data = await self._read(way)
                 if passing is not None:
                     await delayed.put((loop.time() + self._faults.delay, data))
                     if not data or passing.done():
@@ -287,15 +273,15 @@ class Proxy:
                 elif not data or not await self._pass_on(data, way):
                     return not data and way.pass_end()
         except OSError as error:
-            link.ended(f"the connection broke within the bytes of the {sender}: {error.strerror or error}")
+            way.link.ended(f"the connection broke within the bytes of the {way.sender}: {error.strerror or error}")
             return False
         finally:
             if passing is not None:
                 passing.cancel()
                 await asyncio.wait([passing])
 
-    async def _read(self, reader: asyncio.StreamReader, way: _Direction) -> bytes:
-        data = await reader.read(CHUNK)
+    async def _read(self, way: _Direction) -> bytes:
+        data = await way.reader.read(CHUNK)
         while data and way.sender is End.WORKER and self._trouble is Trouble.STALL:
             await self._changed.wait()
         if not data:
@@ -343,14 +329,12 @@ class _Link:
 
     def __init__(self, *ends: asyncio.StreamWriter) -> None:
         self._ends = ends
-        self.cause = "ended by the proxy"
-        """The cause of its end."""
-        self._told = False
+        self.cause = ""
+        """The first cause of its end; empty while there is none."""
 
     def ended(self, cause: str) -> None:
         """Remember the first cause of the end."""
-        if not self._told:
-            self.cause, self._told = cause, True
+        self.cause = self.cause or cause
 
     def end(self, *, reset: bool) -> None:
         """Close both sockets, in order or with a reset."""
@@ -371,6 +355,7 @@ class _Direction:
 
     connection: int
     sender: End
+    reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     link: _Link
     schedule: FaultSchedule

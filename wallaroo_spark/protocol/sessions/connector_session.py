@@ -102,23 +102,13 @@ class ConnectorSession(Session[frames.Frame]):
         assert not isinstance(raw, MessageRun)
         frame = self._revision.decode(raw.tag, raw.body)
         state = self._allow(type(frame))
-        self._take(frame)
+        self.streams.follow(frame)
+        if isinstance(frame, frames.Ok | frames.Ack | frames.Nack):
+            self.credits.grant(frame.credits)
         self.state = state
         if state is not SessionState.STREAMING:
             self._buffer.clear()
         return frame
-
-    def _take(self, frame: frames.Frame) -> None:
-        match frame:
-            case frames.Ok() | frames.Ack():
-                self.credits.grant(frame.credits)
-            case frames.Nack():
-                self.streams.apply(frame.stream_id, StreamEvent.NACK)
-                self.credits.grant(frame.credits)
-            case frames.NotifyAck():
-                self.streams.apply(frame.stream_id, StreamEvent.ACCEPTED if frame.success else StreamEvent.REFUSED)
-            case frames.Restart():
-                self.streams.restart()
 
     def is_open(self, stream_id: int) -> bool:
         """Whether messages of this stream may be sent, given enough credits."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from wallaroo_spark.errors import LocalProtocolError
 from wallaroo_spark.protocol.faults import Fault, broken
+from wallaroo_spark.protocol.frames import EosMessage, Flags, Frame, Message, Nack, Notify, NotifyAck, Restart
 from wallaroo_spark.protocol.revisions import Revision
 from wallaroo_spark.protocol.sessions.states import StreamEvent, StreamState
 
@@ -129,6 +130,24 @@ class SessionStreams:
             stream.resets += 1
         stream.state = state
         return stream
+
+    def follow(self, frame: Frame) -> None:
+        """Apply a frame, of either side, to the streams that it is about."""
+        match frame:
+            case Notify(stream_id=stream_id, name=name):
+                self.notify(stream_id, name)
+            case Message(stream_id=stream_id, flags=flags):
+                self.apply(stream_id, StreamEvent.MESSAGE)
+                if flags & Flags.EOS:
+                    self.apply(stream_id, StreamEvent.EOS)
+            case EosMessage(stream_id=stream_id):
+                self.apply(stream_id, StreamEvent.EOS)
+            case Nack(stream_id=stream_id):
+                self.apply(stream_id, StreamEvent.NACK)
+            case NotifyAck(success=success, stream_id=stream_id):
+                self.apply(stream_id, StreamEvent.ACCEPTED if success else StreamEvent.REFUSED)
+            case Restart():
+                self.restart()
 
     def restart(self) -> None:
         """Apply RESTART: every stream whose state allows it becomes terminated."""
