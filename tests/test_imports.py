@@ -153,6 +153,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "storage",
         "sidecar",
         "checkpoint",
+        "runtime.job_errors",
         "runtime.logs",
         "runtime.spark_checks",
         "receiver",

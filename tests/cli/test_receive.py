@@ -192,12 +192,11 @@ def test_a_refusal_of_spark_is_one_sentence(
 
 
 def test_a_failed_query_gives_our_own_reason_where_there_is_one() -> None:
-    ours = Exception(
-        "[STREAM_FAILED] Query failed\n  File x\nwallaroo_spark.errors.ReplayError: stream 7 is gone; wait\n"
-    )
+    reason = "wallaroo_spark.errors.ReplayError: stream 7 is gone; wait [replay-late]"
+    ours = Exception(f"[STREAM_FAILED] Query failed\n  File x\n{reason}\n")
     theirs = Exception("[STREAM_FAILED] Disk is full.\n\tat org.apache")
 
-    assert running.failed_query(ours).message == "the query failed: stream 7 is gone; wait"
+    assert str(running.failed_query(ours)) == "the query failed: stream 7 is gone; wait [replay-late]"
     assert running.failed_query(theirs).message == (
         "the query failed: [STREAM_FAILED] Disk is full; correct that and start it again: it continues from its "
         "checkpoint"

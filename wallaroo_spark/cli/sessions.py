@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from wallaroo_spark.errors import ConfigurationError
-from wallaroo_spark.runtime.spark_checks import JAVA_WITH_VFORK, VFORK
+from wallaroo_spark.runtime.spark_checks import JAVA_WITH_VFORK, VFORK, classic_context
 
 NOISE = re.compile(
     rb"WARNING: (Using incubator modules"
@@ -178,11 +178,8 @@ def quick_processes() -> str:
 
 def ui_address(session: Any) -> str:
     """The address of Spark's UI; empty: there is none."""
-    try:
-        return str(session.sparkContext.uiWebUrl or "")
-    except Exception:
-        # Spark Connect has no context.
-        return ""
+    context = classic_context(session)
+    return "" if context is None else str(context.uiWebUrl or "")
 
 
 def _own_log(settings: Mapping[str, str]) -> dict[str, str]:

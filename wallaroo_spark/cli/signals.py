@@ -41,15 +41,12 @@ def run_until_sigterm(work: Coroutine[Any, Any, T]) -> T:
 @contextlib.contextmanager
 def on_signals(note: Callable[[int], object]) -> Iterator[None]:
     """Within the block SIGINT and SIGTERM call ``note`` with their number; in the main thread alone."""
-    before: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):
-            before[number] = signal.signal(number, lambda received, _: note(received))
-    try:
+    with contextlib.ExitStack() as before:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                handler = signal.signal(number, lambda received, _: note(received))
+                before.callback(signal.signal, number, handler)
         yield
-    finally:
-        for known, handler in before.items():
-            signal.signal(known, handler)
 
 
 def status_of(number: int | None) -> int:

@@ -79,13 +79,9 @@ class BlockingDelivery(Blocking[D]):
         """As :meth:`StreamDelivery.transaction`."""
         block = self._asynchronous.transaction()
         entered = self._thread.call(block.__aenter__)
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.push(lambda *failure: self._thread.call(lambda: block.__aexit__(*failure)))
             yield BlockingTransaction(entered, self._thread)
-        except BaseException:
-            kind, error, trace = sys.exc_info()
-            self._thread.call(lambda: block.__aexit__(kind, error, trace))
-            raise
-        self._thread.call(lambda: block.__aexit__(None, None, None))
 
     def __enter__(self) -> Self:
         return self
@@ -255,9 +251,7 @@ def _signals(stop: Callable[[], None]) -> Iterator[None]:
         print(f"{signal.Signals(number).name}: finishing; once more ends at once.", file=sys.stderr, flush=True)
         stop()
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with contextlib.ExitStack() as before:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before.callback(signal.signal, number, signal.signal(number, note))
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

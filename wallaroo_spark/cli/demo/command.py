@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 from rich.console import Console, Group
@@ -82,8 +82,9 @@ def demo(
 
     folder = output.resolve()
     job.clear(folder)
-    with _quiet(folder / "spark.log") as terminal:
-        console = Console(file=terminal, highlight=False)
+    console = Console(highlight=False)
+    # Spark, Java and Python workers write to standard error.
+    with standard_error_to(folder / "spark.log"):
         plan = _prepare(console, folder, files, messages, kill_worker)
         console.print("starting Spark, an embedded Redis and two workers …")
         spark = job.make_session(folder)
@@ -93,18 +94,10 @@ def demo(
             result, matching = _check(console, plan, spark, sink)
         finally:
             spark.stop()
-    _report(plan, result, matching)
+    _report(console, plan, result, matching)
     if as_json:
         click.echo(json.dumps(result.counts()))
     sys.exit(0 if result.clean and matching else 1)
-
-
-@contextlib.contextmanager
-def _quiet(log: Path) -> Iterator[IO[str]]:
-    """Redirect standard error, to which Spark, Java and Python workers write, to ``log``; yield the terminal."""
-    sys.stdout.flush()
-    with standard_error_to(log), open(os.dup(1), "w", encoding="utf-8") as terminal:
-        yield terminal
 
 
 def _prepare(console: Console, folder: Path, files: tuple[Path, ...], messages: int, kill_worker: bool) -> DemoPlan:
@@ -207,8 +200,7 @@ def _show_totals(console: Console, rows: list[Any], most: int = 6) -> None:
     console.print(table)
 
 
-def _report(plan: DemoPlan, result: Reconciliation, matching: bool) -> None:
-    console = Console(highlight=False)
+def _report(console: Console, plan: DemoPlan, result: Reconciliation, matching: bool) -> None:
     table = Table(*result.counts(), title="reconciliation", title_justify="left")
     table.add_row(*(f"{number:,}" for number in result.counts().values()))
     console.print(table)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import re
 import signal
 import tempfile
 import threading
 import time
 from typing import Any
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from wallaroo_spark.cli.receive.config import STREAM, ReceiveConfig
 from wallaroo_spark.cli.receive.view import PlainView, QuerySnapshot
@@ -19,6 +20,7 @@ from wallaroo_spark.cli.signals import Signals, java_waits
 from wallaroo_spark.errors import ConfigurationError, WallarooError, split_code
 from wallaroo_spark.observe.receiver import ReceiverStatus
 from wallaroo_spark.options import read_value
+from wallaroo_spark.runtime import job_errors
 from wallaroo_spark.settings import rows as settings_rows
 from wallaroo_spark.sinks.settings import StreamSettings
 
@@ -29,8 +31,6 @@ LAST_PROGRESS_SECONDS = 5.0
 
 A choice: it bounds the end of the program; without the report the last count may be too small.
 """
-
-_OURS = re.compile(r"^(?:[\w.]+: )?wallaroo_spark\.errors\.\w+: (.+)$", re.MULTILINE)
 
 
 def receive(
@@ -145,35 +145,28 @@ def _watch(receiver: Any, query: Any, tally: _Tally, view: PlainView, signals: S
             raise failed_query(error) from error
 
 
-class _Tally:
+class _Tally(StreamingQueryListener):
     """Counts the rows and batches that the query has committed, from Spark's progress reports."""
 
     def __init__(self, session: Any) -> None:
-        from pyspark.sql.streaming.listener import StreamingQueryListener
-
-        tally = self
-
-        class Reports(StreamingQueryListener):
-            def onQueryStarted(self, event: Any) -> None:
-                """Do nothing: the counts are 0."""
-
-            def onQueryProgress(self, event: Any) -> None:
-                tally.rows += event.progress.numInputRows
-                tally.batches += 1
-
-            def onQueryIdle(self, event: Any) -> None:
-                """Do nothing: an idle query commits no batch."""
-
-            def onQueryTerminated(self, event: Any) -> None:
-                tally._ended.set()
-
         self.rows = 0
         self.batches = 0
         self.began = time.monotonic()
         self._ended = threading.Event()
         self._session = session
-        self._listener = Reports()
-        session.streams.addListener(self._listener)
+        session.streams.addListener(self)
+
+    def onQueryStarted(self, event: Any) -> None:
+        """Do nothing: the counts are 0."""
+
+    def onQueryProgress(self, event: Any) -> None:
+        """Count a batch."""
+        self.rows += event.progress.numInputRows
+        self.batches += 1
+
+    def onQueryTerminated(self, event: Any) -> None:
+        """No more reports come."""
+        self._ended.set()
 
     def snapshot(self, status: ReceiverStatus) -> QuerySnapshot:
         """Return the counts now, with a receiver's status."""
@@ -189,7 +182,7 @@ class _Tally:
     def close(self) -> None:
         """Stop counting."""
         with contextlib.suppress(Exception):
-            self._session.streams.removeListener(self._listener)
+            self._session.streams.removeListener(self)
 
 
 def new_spark_log(receiver: str) -> str:
@@ -200,15 +193,10 @@ def new_spark_log(receiver: str) -> str:
 
 
 def failed_query(error: Exception) -> WallarooError:
-    """Return the error for a failed query: with this package's own message if there is one, else Spark's first line."""
-    ours = _OURS.findall(str(error))
-    if ours:
-        message, code = split_code(ours[-1])
-        return WallarooError(f"the query failed: {message}", code=code or "query-failed")
-    return WallarooError(
-        f"the query failed: {in_short(error)}; correct that and start it again: it continues from its checkpoint",
-        code="query-failed",
-    )
+    """Return the error for a failed query: with this package's own message if there is one, else Spark's reason."""
+    reason, code = split_code(job_errors.in_short(error))
+    remedy = "; correct that and start it again: it continues from its checkpoint"
+    return WallarooError(f"the query failed: {reason.rstrip('.')}{'' if code else remedy}", code=code or "query-failed")
 
 
 def _spark_is_gone(error: Exception) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import click
 
@@ -20,6 +20,7 @@ from wallaroo_spark.cli.send.inputs import (
     is_pattern,
     open_input,
 )
+from wallaroo_spark.cli.send.view import SendView, make_view
 from wallaroo_spark.cli.signals import on_signals, status_of
 from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.connector import Connector
@@ -27,9 +28,6 @@ from wallaroo_spark.errors import WallarooError
 
 NEW_FILES_SECONDS = 1.0
 """Seconds between two looks for new files of a pattern. A choice: listing a folder costs little."""
-
-if TYPE_CHECKING:
-    from wallaroo_spark.cli.send.view import SendView
 
 
 @verb()
@@ -65,8 +63,6 @@ def send(
         wallaroo-spark send /var/log/app.log --follow --stream app --workers host-a:7100
         wallaroo-spark send '/var/log/*.log' --follow --registry redis://… --receiver logs
     """
-    from wallaroo_spark.cli.send.view import make_view
-
     files = expand(names, follow=given.follow)
     _check(names, files, given)
     patterns = [name for name in names if is_pattern(name)]

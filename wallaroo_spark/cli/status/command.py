@@ -206,19 +206,15 @@ def top(
             history.add(found)
             return found
 
-        found = look()
+        looks = _looks(look, True, every)
+        found = next(looks)
         if once:
-            time.sleep(every)
-            found = look()
+            found = next(looks)
             showing.show_frame(found, history, window, rows, as_json)
         else:
-            with (
-                showing.frames(history, window, rows, as_json) as show,
-                contextlib.suppress(KeyboardInterrupt),
-            ):
-                while True:
+            with showing.frames(history, window, rows, as_json) as show, contextlib.suppress(KeyboardInterrupt):
+                show(found)
+                for found in looks:
                     show(found)
-                    time.sleep(every)
-                    found = look()
     if not found.healthy:
         raise click.exceptions.Exit(1)
