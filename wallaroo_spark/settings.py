@@ -182,31 +182,28 @@ def check(row: Row, value: Any, label: str) -> None:
     """
     if value is None and row.optional:
         return
+
+    def outside(limit: str) -> ArgumentValueError:
+        return ArgumentValueError(f"{label}: {limit}", code="option-out-of-range", option=row.name)
+
+    def wrong_type(problem: str) -> ArgumentTypeError:
+        return ArgumentTypeError(f"{label}: {problem}", code="argument-type", option=row.name)
+
     if row.choices and value not in row.choices:
-        raise ArgumentValueError(
-            f"{label}: {value!r} is not one of {', '.join(row.choices)}", code="option-out-of-range", option=row.name
-        )
+        raise outside(f"{value!r} is not one of {', '.join(row.choices)}")
     expected, described = _TYPES.get(row.kind, (object, "any object"))
     # In Python a bool is an int, and True as a number of something is a mistake.
     if not isinstance(value, expected) or (isinstance(value, bool) and row.kind in _NUMBERS):
         shown = f"a value of type {type(value).__name__}" if row.secret else repr(value)
-        raise ArgumentTypeError(
-            f"{label}: {shown} is not {described}{_way_out(row, value)}", code="argument-type", option=row.name
-        )
+        raise wrong_type(f"{shown} is not {described}{_way_out(row, value)}")
     if row.kind is Kind.NAMES and not isinstance(value, str):
         wrong = next((one for one in value if not isinstance(one, str)), None)
         if wrong is not None:
-            raise ArgumentTypeError(
-                f"{label}: {wrong!r} in {value!r} is not a str", code="argument-type", option=row.name
-            )
+            raise wrong_type(f"{wrong!r} in {value!r} is not a str")
     if row.minimum is not None and not value >= row.minimum:
-        raise ArgumentValueError(
-            f"{label}: {value} is not {plain(row.minimum)} or more", code="option-out-of-range", option=row.name
-        )
+        raise outside(f"{value} is not {plain(row.minimum)} or more")
     if row.maximum is not None and value > row.maximum:
-        raise ArgumentValueError(
-            f"{label}: {value} is above {plain(row.maximum)}", code="option-out-of-range", option=row.name
-        )
+        raise outside(f"{value} is above {plain(row.maximum)}")
 
 
 def _way_out(row: Row, value: Any) -> str:

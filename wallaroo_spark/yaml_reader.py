@@ -5,6 +5,7 @@ Every YAML file of this package is read here. The documents have plain values on
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -76,12 +77,9 @@ def read_documents(path: str, hint: str) -> list[YamlValue]:
     """
     shown = shown_path(path)
     try:
-        # One byte more tells a file of the permitted length from a longer one.
-        if path == STANDARD_INPUT:
-            content = sys.stdin.buffer.read(MOST_BYTES + 1)
-        else:
-            with Path(path).open("rb") as file:
-                content = file.read(MOST_BYTES + 1)
+        with contextlib.nullcontext(sys.stdin.buffer) if path == STANDARD_INPUT else Path(path).open("rb") as file:
+            # One byte more tells a file of the permitted length from a longer one.
+            content = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise ConfigurationError(
             f"{shown} cannot be read: {error.strerror}; {hint}", code="file-unreadable", path=path
@@ -159,13 +157,8 @@ def _require_utf8(text: str, place: FilePosition) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ConfigurationError(
-            f"{place}: the text {text[:60]!r} has a lone surrogate, which UTF-8 has no bytes for; remove the escape",
-            code="config-invalid",
-            path=place.file,
-            line=place.line,
-            column=place.column,
-        ) from None
+        problem = f"the text {text[:60]!r} has a lone surrogate, which UTF-8 has no bytes for; remove the escape"
+        raise _invalid(f"{place}: {problem}", place.file, line=place.line, column=place.column) from None
 
 
 def _refuse_twice(node: Any, above: str, file: str, seen: set[int]) -> None:

@@ -19,6 +19,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import datetime
 from itertools import count, repeat
 from typing import TYPE_CHECKING, Any, Self, TypeVar
+from unittest import mock
 
 import pyarrow as pa
 
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
+T = TypeVar("T")
+
+
 class OneSlot:
     """The registry of slot 0; any thread may call it.
 
@@ -57,16 +61,6 @@ class OneSlot:
         self._generation = 0
         self._lease: Lease | None = None
         self._changed = threading.Condition()
-
-    @contextmanager
-    def being(self, **state: Any) -> Iterator[None]:
-        """Within the block the registry has these attributes."""
-        before = {name: getattr(self, name) for name in state}
-        vars(self).update(state)
-        try:
-            yield
-        finally:
-            vars(self).update(before)
 
     def await_served(self, submission: int, seconds: float) -> Lease | None:
         """Wait until the worker of this submission serves the slot. Returns its lease, or None after ``seconds``."""
@@ -145,7 +139,6 @@ WAIT_SECONDS = 30.0
 """Default limit in seconds of a test's wait for messages. A choice, generous for loaded machines."""
 _LOOK_SECONDS = 0.5
 """Limit in seconds of one call that waits for new messages; the wait consists of many. A choice."""
-_NOT_STARTED = "the fake worker is not started; use it in a with statement"
 
 
 class FakeWorker:
@@ -218,7 +211,7 @@ class FakeWorker:
 
     def status(self) -> dict[str, Any]:
         """The worker's own status: its sessions, instances, streams, bytes and counts."""
-        return self._asked().status()
+        return _started(self._client).status()
 
     # The test takes the place of the query.
 
@@ -226,7 +219,7 @@ class FakeWorker:
         """Start the query, or start it again on the same checkpoint. Waiting connectors are answered."""
         with self._query:
             self._epoch += 1
-            self._query_driver().rewind(self._epoch, len(self._batches) - 1, self._offsets[-1])
+            _started(self._driver).rewind(self._epoch, len(self._batches) - 1, self._offsets[-1])
 
     def read(self, at_least: int = 1, seconds: float = WAIT_SECONDS) -> pa.Table:
         """Read the next batch: all messages of the worker, as soon as there are ``at_least`` of them.
@@ -245,7 +238,7 @@ class FakeWorker:
         with self._query:
             table = self.read(at_least, seconds)
             reached = nest({planned.key: planned.end for planned in self._planned})
-            self._query_driver().committed(self._epoch, len(self._batches), reached)
+            _started(self._driver).committed(self._epoch, len(self._batches), reached)
             self._offsets.append(merge(self._offsets[-1], reached))
             self._batches.append(table)
             self._planned = []
@@ -300,13 +293,13 @@ class FakeWorker:
         self._start_worker()
         self.begin()
 
-    def registry_away(self) -> AbstractContextManager[None]:
+    def registry_away(self) -> AbstractContextManager[object]:
         """Within the block the registry does not answer the worker; a HELLO is answered with try again later."""
-        return self._registry.being(away=True)
+        return mock.patch.object(self._registry, "away", True)
 
-    def redirecting(self, address: str) -> AbstractContextManager[None]:
+    def redirecting(self, address: str) -> AbstractContextManager[object]:
         """Within the block a HELLO is redirected to another worker at ``address`` (``host:port``)."""
-        return self._registry.being(elsewhere=address)
+        return mock.patch.object(self._registry, "elsewhere", address)
 
     # Starting and stopping the worker.
 
@@ -330,22 +323,14 @@ class FakeWorker:
         self._client = self._driver = None
         self._worker.close()
 
-    def _asked(self) -> WorkerClient:
-        if self._client is None:
-            raise ConfigurationError(_NOT_STARTED, code="receiver-not-started")
-        return self._client
-
-    def _query_driver(self) -> DriverByHand:
-        if self._driver is None:
-            raise ConfigurationError(_NOT_STARTED, code="receiver-not-started")
-        return self._driver
-
     def _rows_to_come(self) -> int:
         with self._query:
-            return self._asked().plan(PlanQuestion(flatten(self._offsets[-1]))).rows if not self._planned else 1
+            return (
+                _started(self._client).plan(PlanQuestion(flatten(self._offsets[-1]))).rows if not self._planned else 1
+            )
 
     def _plan(self, at_least: int, seconds: float) -> None:
-        client, start = self._asked(), self._offsets[-1]
+        client, start = _started(self._client), self._offsets[-1]
         deadline = time.monotonic() + seconds
         version = -1
         while (plan := client.plan(PlanQuestion(flatten(start)))).rows < at_least:
@@ -362,7 +347,7 @@ class FakeWorker:
     def _read(self, seconds: float) -> pa.Table:
         batches: list[pa.RecordBatch] = []
         done: set[int] = set()
-        for batch, marks in self._asked().read(self._planned, boundaries=True, wait=seconds):
+        for batch, marks in _started(self._client).read(self._planned, boundaries=True, wait=seconds):
             batches.append(batch)
             done.update(index for index, _, final in marks if final)
         missing = [self._planned[index] for index in range(len(self._planned)) if index not in done]
@@ -374,10 +359,17 @@ class FakeWorker:
         return pa.Table.from_batches(batches, schema=ROW_SCHEMA)
 
 
+def _started(part: T | None) -> T:
+    """A part of a worker that serves. Raises :class:`ConfigurationError` before it is started."""
+    if part is None:
+        raise ConfigurationError(
+            "the fake worker is not started; use it in a with statement", code="receiver-not-started"
+        )
+    return part
+
+
 LONGEST_FRAME = 1 << 30
 """Limit in bytes of a frame. Larger than any test needs, because a test has no untrusted peer."""
-
-T = TypeVar("T")
 
 
 def rows_schema() -> StructType:
