@@ -88,6 +88,7 @@ def measure(context: Context) -> dict[str, Any]:
         "publish": lambda: publish(context, 1, 20 if quick else 60),
         "tiers": lambda: tiers(context, 5 if quick else 20),
         "deliveries": lambda: deliveries(context, 500 if quick else 5_000),
+        "group": lambda: group(context, 5_000 if quick else 50_000),
         "functions": lambda: functions(context, 190_000 if quick else 390_000),
     }
     for name, case in cases.items():
@@ -184,6 +185,29 @@ def deliveries(context: Context, instances: int) -> dict[str, Any]:
     with running(context, schema(1, OUTSIDE, 1_000), waiting=instances) as application:
         took = asyncio.run(asyncio.wait_for(work(application), LIMIT_SECONDS))
         return {"a_second": (instances - 1) / took, "batch_milliseconds": _batches(application)}
+
+
+def group(context: Context, events: int) -> dict[str, Any]:
+    """One member of a group with default settings, which acks each delivery: events a second from the first on."""
+
+    async def work(application: Application) -> float:
+        async with (
+            AsyncClient(application.addresses(), timeout=LIMIT_SECONDS) as client,
+            client.consume(STREAM, group="all", start="beginning") as member,
+        ):
+            began, seen = 0.0, 0
+            async for delivery in member:
+                async with delivery:
+                    began = began or time.monotonic()
+                    seen += len(delivery.events)
+                if seen >= events:
+                    break
+            return (seen - len(delivery.events)) / (time.monotonic() - began)
+
+    with running(context, schema(1, OUTSIDE, 1), waiting=events) as application:
+        _until_read(application, events)
+        rate = asyncio.run(asyncio.wait_for(work(application), LIMIT_SECONDS))
+        return {"a_second": rate, "batch_milliseconds": _batches(application)}
 
 
 def functions(context: Context, instances: int) -> dict[str, Any]:

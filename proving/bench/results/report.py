@@ -125,6 +125,12 @@ def _latency(found: Any) -> Iterator[str]:
         for one, ratio in zip(found["loads"], found["p50_of_bare"], strict=True)
     ]
     yield table(("load", "msg/s", "p50", "p99", "p99.9", "micro-batch", "p50/bare"), body)
+    if (lone := found.get("lone")) is not None:
+        yield (
+            f"One message at a time, p50: {amount(lone['p50_ms'])} ms to its ACK. Until its batch begins "
+            f"{amount(lone['before_ms'])} ms, the batch {amount(lone['batch_ms'])} ms, from its end to the ACK "
+            f"{amount(lone['after_ms'])} ms."
+        )
     yield "Parts of a micro-batch, medians in ms:"
     batches = {**found["bare_ms"], **{f"{one['load']:.0%} of the load": one for one in found["loads"]}}
     body = [(name, *(amount(one["parts_ms"].get(part)) for part in PARTS)) for name, one in batches.items()]
@@ -287,9 +293,12 @@ def _durable(found: Any) -> Iterator[str]:
     ]
     yield table(("", "time", "of a batch"), body)
     outside, inside = found["deliveries"]["a_second"], found["functions"]["a_second"]
+    rates = [("instances outside Spark", outside), ("instances inside Spark", inside)]
+    if (group := found.get("group")) is not None:
+        rates.append(("events of a group", group["a_second"]))
     yield table(
-        ("instances of one tier", "a second", "of those outside"),
-        [("outside Spark", f"{outside:,.0f}", "1.0"), ("inside Spark", f"{inside:,.0f}", f"{inside / outside:.1f}")],
+        ("instances of one tier, events", "a second", "of those outside"),
+        [(name, f"{rate:,.0f}", f"{rate / outside:.1f}") for name, rate in rates],
     )
     yield "A publisher beside instances that wait for a worker, and one whose requests are for every partition, p50:"
     rows = [(f"{one['active']:,} active instances", one) for one in found["active"]]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -11,8 +13,9 @@ from typing import Any, cast
 
 from proving.bench.results.figures import Spread, percentile
 from proving.bench.sections.ceiling import NAME, CeilingSource
-from proving.bench.stage import Context, Installation, noop, parquet, per_million, shown
+from proving.bench.stage import COOKIE, Context, Installation, noop, parquet, per_million, shown
 from proving.bench.usage import cpu_by_role, grown
+from wallaroo_spark.connector import BlockingConnector
 
 SIZES = {"100 B": 100, "1 KB": 1024, "10 KB": 10_240}
 SINKS = ("noop", "parquet")
@@ -25,6 +28,8 @@ TICK_SECONDS = 0.005
 LONGEST_BATCH_SECONDS = 30.0
 NO_MORE_ROWS = "Waiting for data to arrive"
 """How Spark's status says that a query is between batches."""
+LONE_MESSAGES = 100
+"""Messages that are sent one at a time; the second half is measured."""
 ROWS_OF_A_BATCH = {100: 500_000, 1024: 100_000, 10_240: 10_000}
 
 
@@ -156,6 +161,9 @@ def latency(context: Context, capacity: float) -> dict[str, Any]:
     found = []
     # The capacity was measured with this budget, too.
     with Installation(context, noop, memoryBudget=BUDGET) as installation:
+        context.progress("latency: one message at a time")
+        lone = one_at_a_time(installation, LONE_MESSAGES)
+        context.say(f"  one message at a time: {lone['p50_ms']:,.0f} ms, {lone['of_batch']:.2f} of its own batch")
         for share in LOADS:
             context.progress(f"latency: {share:.0%} of {capacity:,.0f} msg/s")
             run = installation.run(rate=share * capacity, burst=TICK_SECONDS)
@@ -165,7 +173,44 @@ def latency(context: Context, capacity: float) -> dict[str, Any]:
             found[-1]["cpu_seconds_per_million"] = per_million(run)
             context.say(f"  {share:>4.0%}: " + ", ".join(f"{n} {1000 * found[-1][n]:,.0f} ms" for n in SHARES))
     base = bare["Python source, one row"]["median"] / 1000
-    return {"bare_ms": bare, "loads": found, "p50_of_bare": [one["p50"] / base for one in found]}
+    return {"bare_ms": bare, "lone": lone, "loads": found, "p50_of_bare": [one["p50"] / base for one in found]}
+
+
+def one_at_a_time(installation: Installation, messages: int) -> dict[str, float]:
+    """Each message is sent when the one before is acknowledged: medians in ms, beside its batch's duration.
+
+    ``before_ms`` is from sending until its batch begins, ``after_ms`` from the batch's end until its ACK is there.
+    """
+    sent, acknowledged = [], []
+    with BlockingConnector(
+        installation.name, instance="lone", workers=installation.receiver.addresses, cookie=COOKIE
+    ) as sender:
+        stream = sender.open("lone")
+        for _ in range(messages):
+            reported = threading.Event()
+            sent.append(time.time())
+            stream.send(b"x" * 100, on_delivery=lambda *_, event=reported: event.set())
+            if not reported.wait(LONGEST_BATCH_SECONDS):
+                raise RuntimeError(f"a message was not acknowledged within {LONGEST_BATCH_SECONDS:g} s")
+            acknowledged.append(time.time())
+    progress = [one for one in installation.query.recentProgress if one["numInputRows"] == 1][-messages:]
+    began = [datetime.fromisoformat(one["timestamp"]).timestamp() for one in progress]
+    batch = [one["durationMs"]["triggerExecution"] for one in progress]
+    measured = messages // 2
+
+    def middle(values: Iterable[float]) -> float:
+        return median(list(values)[-measured:])
+
+    wait = middle(1000 * (end - start) for start, end in zip(sent, acknowledged, strict=True))
+    return {
+        "p50_ms": wait,
+        "batch_ms": middle(batch),
+        "of_batch": wait / middle(batch),
+        "before_ms": middle(1000 * (first - start) for start, first in zip(sent, began, strict=True)),
+        "after_ms": middle(
+            1000 * (end - first) - took for first, took, end in zip(began, batch, acknowledged, strict=True)
+        ),
+    }
 
 
 def parts(batches: list[dict[str, Any]]) -> dict[str, float]:

@@ -45,7 +45,7 @@ LOOK_SECONDS = 0.01
 FIGURES = ("plan_ms", "plan_cpu_ms", "plan_bytes", "tell_ms", "tell_cpu_ms", "tell_bytes")
 """Elapsed time, the planner's processor time, and bytes: of planning, and of telling one worker after the other of the
 commit, which the announcer does at the same time."""
-CASES = ((1, 1_000), (1, 100_000), (8, 1_000), (8, 100_000), (64, 1_000), (64, 10_000))
+CASES = ((1, 1_000), (1, 100_000), (8, 1_000), (8, 100_000), (64, 1_000), (64, 10_000), (256, 1_000))
 """Slots, and known streams in each. 64 slots of 100,000 would take some 6 GB in one process."""
 
 
