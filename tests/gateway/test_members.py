@@ -10,6 +10,7 @@ import pytest
 from tests.gateway.memory import schema_of
 from tests.gateway.shop import SHOP, event, join, work
 from wallaroo_spark.api import pipelines_pb2 as pb
+from wallaroo_spark.api.limits import GROUP_EVENTS
 from wallaroo_spark.gateway.limits import GatewayLimits, Refused
 from wallaroo_spark.gateway.state.calls import ToInbox
 from wallaroo_spark.gateway.state.core import GatewayCore
@@ -454,7 +455,7 @@ def test_a_delivery_whose_time_is_over_while_it_waits_is_given_back_when_its_mem
 def test_a_raw_client_that_asks_for_nothing_has_many_events_and_deliveries_at_once() -> None:
     (_, joined), *_ = Channel(join()).joins
     assert isinstance(joined, e.GroupJoined)
-    assert joined.max_records == 100
+    assert joined.max_records == GROUP_EVENTS
     assert Channel(work("ship", 0)).member.joining.concurrency == 100
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.pipelines.controller.one_key import BEGINNING, LATEST, REPLY, Key, record, start_at
 from wallaroo_spark.errors import ConfigurationError
@@ -196,11 +198,13 @@ def test_a_group_waits_longer_after_each_nack() -> None:
 
 def test_only_the_poisoned_event_of_a_batch_is_set_aside() -> None:
     key = group_of(attempts=2, dead_letter="shop/dead")
-    key.publish(*(record(number) for number in range(1, 6)))
-    key.join("anna", max_records=4)
-    for _ in range(2):
-        assert batch(key) == (1, 4)
+    key.publish(*(record(number) for number in range(1, 10)))
+    key.join("anna", max_records=6)
+    for expected in ((1, 6), (1, 6), (1, 3)):
+        assert batch(key) == expected
         key.nack("anna", key.one(i.DeliverRecords).delivery, reason="poison")
+    assert batch(key) == (1, 2)
+    key.nack("anna", key.one(i.DeliverRecords).delivery, reason="poison")
     key.ack("anna", key.one(i.DeliverRecords).delivery)
     assert batch(key) == (2, 2)
     key.nack("anna", key.one(i.DeliverRecords).delivery, reason="poison")
@@ -213,15 +217,48 @@ def test_only_the_poisoned_event_of_a_batch_is_set_aside() -> None:
     assert (said["failedgroup"], said["failedreason"], said["failedattempts"]) == ("billing", "still poison", "2")
     assert (said["failedstream"], said["failedoffset"]) == ("shop/orders", "2")
     assert "failedpipeline" not in said
-    assert batch(key) == (3, 3)
+    assert batch(key) == (3, 8)
     message = key.one(i.CarryOut).message
     assert isinstance(message, e.AppendOutput)
     got = key.one(i.DeliverRecords).delivery
     key.carried(e.OutputAppended(message.output, (1,)), DEAD)
     key.ack("anna", got)
-    assert batch(key) == (4, 4)
-    key.ack("anna", key.one(i.DeliverRecords).delivery)
-    assert batch(key) == (5, 5)
+    assert batch(key) == (9, 9)
+
+
+def test_a_batch_that_takes_too_long_comes_in_halves() -> None:
+    key = group_of(timeout=1_000)
+    key.publish(*(record(number) for number in range(1, 11)))
+    key.join("anna", max_records=10)
+    for expected in ((1, 10), (1, 5)):
+        assert batch(key) == expected
+        late = key.one(i.DeliverRecords).delivery
+        key.at(key.now + 1_000)
+        key.nack("anna", late)
+    for expected in ((1, 3), (4, 4), (5, 5), (6, 10)):
+        assert batch(key) == expected
+        key.ack("anna", key.one(i.DeliverRecords).delivery)
+
+
+@given(st.integers(1, 1_000), st.integers(1, 3))
+def test_one_event_is_found_in_a_large_batch_with_few_deliveries(poison: int, attempts: int) -> None:
+    key = group_of(attempts=attempts, dead_letter="shop/dead")
+    key.publish(*(record(number) for number in range(1, 1_001)))
+    key.join("anna", max_records=1_000)
+    acked: list[int] = []
+    deliveries = 0
+    while key.of(i.DeliverRecords):
+        deliveries += 1
+        (first, last), delivery = batch(key), key.one(i.DeliverRecords).delivery
+        if first <= poison <= last:
+            key.nack("anna", delivery, reason="poison")
+        else:
+            acked += range(first, last + 1)
+            key.ack("anna", delivery)
+
+    assert acked == [number for number in range(1, 1_001) if number != poison]
+    assert key.head.groups["billing"].cursor == 1_000
+    assert deliveries <= 2 * attempts + 2 * 10
 
 
 def test_one_event_in_two_streams_has_two_dead_letters() -> None:

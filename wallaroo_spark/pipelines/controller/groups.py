@@ -116,17 +116,23 @@ class SubscriberGroups:
             return
         group, retry = self._groups[delivery.group], self._context.head.retry
         group.reason = reason
-        if not (retry.attempts and retry.dead_letter and found.attempts >= retry.attempts):
+        several = group.first < group.last
+        late = found.state is DeliveryState.DELIVERED and 0 < found.due <= self._context.now
+        # A part of a batch that has failed so often shows at once whether the event that fails is in it.
+        most = 1 if several and group.last <= group.failed_until else retry.attempts
+        given_up = bool(retry.attempts and retry.dead_letter) and found.attempts >= most
+        if several and (given_up or late):
+            # Half of them are delivered, and so on: only the event that fails is to be set aside, and a batch that took
+            # too long would take too long again.
+            group.failed_until, group.open = group.last, None
+        elif given_up:
+            found.state = next_state(DELIVERY, found.state, DeliveryEvent.GIVEN_UP)
+            self._context.emit(ReadRecords(delivery.group, group.first, 1))
+        else:
             found.state = next_state(DELIVERY, found.state, event)
             if found.state is DeliveryState.DELAYED:
                 found.due = self._context.now + delay
                 insort(self._context.head.delayed, (found.due, delivery))
-        elif group.first < group.last:
-            # Only the event that fails is to be set aside: from now on each of them is delivered alone.
-            group.alone_until, group.open = group.last, None
-        else:
-            found.state = next_state(DELIVERY, found.state, DeliveryEvent.GIVEN_UP)
-            self._context.emit(ReadRecords(delivery.group, group.first, 1))
 
     def read(self, event: events.RecordsRead) -> None:
         """The record of an event that a group could not process: it goes to the dead-letter stream."""
@@ -166,7 +172,7 @@ class SubscriberGroups:
             case events.GroupAction.MOVE:
                 head = self._context.head
                 group.cursor = max(event.start.cursor(head.last), head.first - 1)
-                group.open, group.missed, group.alone_until = None, 0, 0
+                group.open, group.missed, group.failed_until = None, 0, 0
             case events.GroupAction.DELETE:
                 for member in group.members:
                     del self._context.head.members[member]
@@ -196,8 +202,9 @@ class SubscriberGroups:
         if group.open is None:
             group.open = OpenDelivery(DeliveryState.WAITING, context.now)
             group.first = group.cursor + 1
-            most = head.members[member].limit if group.cursor >= group.alone_until else 1
-            group.last = min(head.last, group.cursor + most)
+            half = (group.failed_until - group.cursor + 1) // 2
+            most = head.members[member].limit
+            group.last = min(head.last, group.cursor + (min(most, half) if half > 0 else most))
         found = group.open
         found.state = next_state(DELIVERY, found.state, DeliveryEvent.MEMBER_CHOSEN)
         found.number, found.member, found.attempts = number, member, found.attempts + 1

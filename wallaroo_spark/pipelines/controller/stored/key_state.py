@@ -71,8 +71,9 @@ class Group:
     """The open delivery; a group has at most one."""
     missed: int = 0
     """Records that retention removed before this group had them, and that no delivery has reported yet."""
-    alone_until: int = 0
-    """Records up to this offset are delivered one at a time, because a batch with them has failed."""
+    failed_until: int = 0
+    """The last offset of a batch that has failed as often as it may, or took too long: half of the records up to it are
+    delivered."""
     paused: bool = False
     """Whether nothing is delivered, because an operator has said so."""
     idle_since: int = 0
