@@ -150,7 +150,7 @@ async def test_replaced_certificates_are_used_by_new_connections_of_clients_and_
     paths = put(places["here"], before)
     tls = TlsFiles(**paths)
     send = pb.SendRequest(exchange="shop/prices", event=event("1"))
-    async with two(application, connect=lambda address: channel_to(address, tls), **paths) as served:
+    async with two(application, connect=lambda address: channel_to(address, tls), tls=tls) as served:
         owner, other = apart("Exchange", "shop/prices", served)
         know(owner, other, owner.address)
         async with grpc.aio.secure_channel(other.address, client_credentials(before)) as channel:

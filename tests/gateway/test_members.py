@@ -160,7 +160,7 @@ def test_a_client_that_does_not_read_has_no_events_in_memory() -> None:
         given += channel.taken()
         channel.send(ack=pb.Ack(delivery=number))
     assert [one.records is None for one in given] == [False, True, True]
-    assert [(one.first, one.last) for one in given] == [(1, 1), (2, 2), (3, 3)]
+    assert [(one.delivery.first, one.delivery.last) for one in given] == [(1, 1), (2, 2), (3, 3)]
 
 
 def test_a_worker_of_a_stage_that_does_not_read_is_sent_away() -> None:
@@ -306,7 +306,8 @@ def test_a_message_that_is_none_and_a_second_join_end_the_channel(message: Any) 
 
 
 def test_parts_of_a_delivery_have_their_own_first_offsets_and_missed_is_told_once() -> None:
-    given = RecordsToGive(4, 1, first=10, last=14, missed=2, records=None)
+    instruction = i.DeliverRecords("g1.3.1.1", GroupDelivery("billing", 9), first=10, last=14, missed=2)
+    given = RecordsToGive(4, 1, instruction, None)
     limits = GatewayLimits(part_bytes=1)
     sent = [one.delivery for one in group_messages(given, 12, [EVENT, EVENT, EVENT], limits)]
     assert [(one.first, one.more, one.missed) for one in sent] == [(12, True, 4), (13, True, 0), (14, False, 0)]

@@ -100,6 +100,7 @@ class GatewayService(ServiceShell[Any, Tenancy]):
         name = f"application {self.settings.known_as}, gateway {setup.gateway}"
         super().__init__(tenancy, setup.number, name, self.settings.lease_seconds)
         self.setup = setup
+        self._tls = TlsFiles(self.settings.tls_certificate, self.settings.tls_key, self.settings.tls_ca)
         self._registry = registry
         self._addresses: dict[str, str] = {}
         self._gateway: Gateway | None = None
@@ -117,7 +118,7 @@ class GatewayService(ServiceShell[Any, Tenancy]):
             files,
             setup.limits,
             self._fail,
-            peers=Peers(setup.gateway, lambda: self._addresses, self._connect),
+            peers=Peers(setup.gateway, lambda: self._addresses, functools.partial(channel_to, tls=self._tls)),
             addresses=lambda: [address for _, address in sorted(self._addresses.items())],
         )
         server = make_server(gateway)
@@ -145,7 +146,7 @@ class GatewayService(ServiceShell[Any, Tenancy]):
         port = settings.port + self.setup.number if settings.port else 0
         while not self._stopped.is_set():
             try:
-                return bind(server, settings.host, port, settings.tls_certificate, settings.tls_key, settings.tls_ca)
+                return bind(server, settings.host, port, self._tls)
             except TransportError as error:
                 if time.monotonic() > until:
                     raise ConfigurationError(error.message, code="cannot-listen", **error.fields) from error
@@ -173,11 +174,6 @@ class GatewayService(ServiceShell[Any, Tenancy]):
         changed, self._addresses = found.keys() != self._addresses.keys(), found
         if changed and self._gateway is not None:
             self._gateway.peers_changed()
-
-    def _connect(self, address: str) -> Any:
-        """A channel to another gateway; it has the same certificate and authority as this one."""
-        settings = self.settings
-        return channel_to(address, TlsFiles(settings.tls_certificate, settings.tls_key, settings.tls_ca))
 
     async def _lease_lost(self, error: LeaseLostError) -> None:
         log.info("%s ends: %s", self._name, error)

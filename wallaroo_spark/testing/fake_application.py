@@ -26,6 +26,7 @@ from wallaroo_spark.event_loop import LoopThread, beside
 from wallaroo_spark.gateway.cloud_events import to_wire
 from wallaroo_spark.gateway.files import Message
 from wallaroo_spark.gateway.limits import GatewayLimits
+from wallaroo_spark.gateway.server.credentials import NO_TLS, TlsFiles
 from wallaroo_spark.gateway.server.gateway import Gateway
 from wallaroo_spark.gateway.server.listener import bind, make_server
 from wallaroo_spark.gateway.server.peers import Peers, channel_to
@@ -293,17 +294,17 @@ async def serving(
     connect: Callable[[str], Any] = channel_to,
     port: int = 0,
     grace: float = 1.0,
-    **tls: Any,
+    tls: TlsFiles = NO_TLS,
 ) -> AsyncIterator[ServedGateway]:
     """Run a gateway on a port of loopback, with its gRPC server: a free port with 0. ``grace``: the seconds that calls
-    have at its end. ``connect`` makes the channel to another gateway. ``tls``: the arguments of ``bind``."""
+    have at its end. ``connect`` makes the channel to another gateway."""
     files, failures = application.files(name), list[BaseException]()
     peers: dict[str, str] = {}
     gateway = Gateway(
         name, files, limits or GatewayLimits(), failures.append, peers=Peers(name, lambda: peers, connect)
     )
     server = make_server(gateway)
-    address = f"127.0.0.1:{bind(server, '127.0.0.1', port, **tls)}"
+    address = f"127.0.0.1:{bind(server, '127.0.0.1', port, tls)}"
     gateway.addresses = lambda: [address]
     await gateway.start()
     await server.start()

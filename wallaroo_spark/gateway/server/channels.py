@@ -133,23 +133,23 @@ class MemberChannel:
                 await self._wake.wait()
 
     async def _give(self, member: JoinedMember, given: RecordsToGive) -> None:
-        limits = self.gateway.limits
+        limits, asked = self.gateway.limits, given.delivery
         if given.records is not None:
-            for message in group_messages(given, given.first, given.records, limits):
+            for message in group_messages(given, asked.first, given.records, limits):
                 await self.context.write(message)
             return
         # A delivery may have gigabytes, so it is read in parts; the next part is read when the client has taken one.
-        at, rows, sent = given.first, _FIRST_ROWS, False
-        while at <= given.last:
-            last = min(at + rows - 1, given.last)
+        at, rows, sent = asked.first, _FIRST_ROWS, False
+        while at <= asked.last:
+            last = min(at + rows - 1, asked.last)
             first, records = await self.gateway.calls.read(
                 self.gateway.files.read, member.joining.stream, given.partition, at, last
             )
             if sent and (first > at or not records):
                 raise _expired(member, given)
-            if records or last == given.last:
-                part = given if not sent else replace(given, first=first, missed=0)
-                for message in group_messages(part, first, records, limits, more=last < given.last):
+            if records or last == asked.last:
+                part = given if not sent else replace(given, delivery=asked._replace(first=first, missed=0))
+                for message in group_messages(part, first, records, limits, more=last < asked.last):
                     await self.context.write(message)
                 sent = True
             if records:

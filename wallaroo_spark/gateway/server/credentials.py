@@ -49,6 +49,9 @@ class TlsFiles:
         return tuple((state.st_mtime_ns, state.st_ino, state.st_size) for state in states)
 
 
+NO_TLS = TlsFiles()
+
+
 class _Reloaded:
     """Gives gRPC the certificate of each handshake."""
 

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any
 
 import grpc
@@ -54,9 +55,18 @@ class FirstMessages:
             self._waiting.pop(call, None)
 
 
+MARGIN = 2
+"""How many times ``message_bytes`` gRPC itself accepts. A choice: a message between the two limits is refused with a
+text that has the limit; gRPC refuses larger ones, before it has them in memory."""
+
+
 class Entrance(grpc.aio.ServerInterceptor):
-    """Lets calls in. A method of one message is served as one of a stream of them: otherwise gRPC would wait for the
-    message, without a limit, before it calls anything of this package."""
+    """Lets calls in, and reads their messages.
+
+    A method of one message is served as one of a stream of them: otherwise gRPC would wait for the message, without a
+    limit, before it calls anything of this package. So the error of an unreadable message is raised where the method
+    awaits it.
+    """
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -75,7 +85,8 @@ class Entrance(grpc.aio.ServerInterceptor):
         made: Any = grpc
         one, many = made.stream_unary_rpc_method_handler, made.stream_stream_rpc_method_handler
         make = many if handler.response_streaming else one
-        return make(serve, handler.request_deserializer, handler.response_serializer)
+        read = partial(self._read, handler.request_deserializer, details.method)
+        return make(serve, read, handler.response_serializer)
 
     def _entered(self, name: str, method: Method, *, many: bool) -> Method:
         async def serve(messages: AsyncIterator[Any], context: Any) -> Any:
@@ -123,36 +134,12 @@ class Entrance(grpc.aio.ServerInterceptor):
         async for message in messages:
             yield message
 
-
-MARGIN = 2
-"""How many times ``message_bytes`` gRPC itself accepts. A choice: a message between the two limits is refused with a
-text that has the limit; gRPC refuses larger ones, before it has them in memory."""
-
-
-class MessageReader(grpc.aio.ServerInterceptor):
-    """Reads the messages of every method. The error of an unreadable one is raised where it is awaited, because the
-    entrance makes every method one of a stream of messages."""
-
-    def __init__(self, message_bytes: int) -> None:
-        self._message_bytes = message_bytes
-
-    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
-        """Replace the deserializer of the method that is called."""
-        handler = await continuation(details)
-        if handler is None:
-            return None
-        parse = handler.request_deserializer
-
-        def read(data: bytes) -> Any:
-            return self._read(data, parse, details.method)
-
-        return handler._replace(request_deserializer=read)
-
-    def _read(self, data: bytes, parse: Callable[[bytes], Any], method: str) -> Any:
-        if len(data) > self._message_bytes:
+    def _read(self, parse: Callable[[bytes], Any], method: str, data: bytes) -> Any:
+        permitted = self._gateway.limits.message_bytes
+        if len(data) > permitted:
             raise invalid(
-                f"the message has {len(data)} bytes, and {self._message_bytes} are permitted; divide it, or keep large "
-                "data elsewhere and send its address"
+                f"the message has {len(data)} bytes, and {permitted} are permitted; divide it, or keep large data "
+                "elsewhere and send its address"
             )
         try:
             return parse(data)

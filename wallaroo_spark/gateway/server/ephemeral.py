@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
@@ -75,14 +75,9 @@ class ExchangesService(_EphemeralService, rpc.ExchangesServicer):
         receiver = gateway.exchanges.join(declared.key.path, request.group, wake.set)
         async with open_channel(gateway, receiver, check, receiver.end, partial(gateway.exchanges.leave, receiver)):
             await context.send_initial_metadata(())
-            while receiver.ended is None:
-                wake.clear()
-                event = receiver.waiting.take()
-                if event is not None:
-                    await context.write(event)
-                else:
-                    await wake.wait()
-            raise receiver.ended
+            await _write(context, wake, receiver.waiting.take, lambda: receiver.ended is not None)
+            if receiver.ended is not None:
+                raise receiver.ended
 
 
 class EndpointsService(_EphemeralService, rpc.EndpointsServicer):
@@ -104,6 +99,10 @@ class EndpointsService(_EphemeralService, rpc.EndpointsServicer):
             wake.set()
             room.set()
 
+        def answered() -> bool:
+            _raise_of(reading)
+            return begun.done and not begun.answers
+
         def leave() -> None:
             left = context.time_remaining()
             endpoints.hang_up(begun, late=left is not None and left <= 0)
@@ -111,35 +110,20 @@ class EndpointsService(_EphemeralService, rpc.EndpointsServicer):
         single = (declared.input == "single", declared.output == "single")
         begun = endpoints.call(declared.key.path, first.event, single, changed)
         async with open_channel(self._gateway, begun, check, begun.end, leave) as tasks:
-            reading = asyncio.ensure_future(self._read(begun, messages, wake, room))
-            tasks.append(reading)
-            while True:
-                wake.clear()
-                _raise_of(reading)
-                answer = begun.answers.take()
-                if answer is not None:
-                    await context.write(answer)
-                elif begun.done:
-                    break
-                else:
-                    await wake.wait()
+            reading = _begin_reading(self._read(begun, messages, room), tasks, wake)
+            await _write(context, wake, begun.answers.take, answered)
             if begun.problem is not None:
                 raise begun.problem
 
-    async def _read(
-        self, call: EndpointCall, messages: AsyncIterator[pb.CallMessage], wake: asyncio.Event, room: asyncio.Event
-    ) -> None:
+    async def _read(self, call: EndpointCall, messages: AsyncIterator[pb.CallMessage], room: asyncio.Event) -> None:
         endpoints = self._gateway.endpoints
-        try:
-            async for message in messages:
-                event_of(message.event, self._gateway.limits)
-                endpoints.more(call, message.event)
-                while endpoints.full(call):
-                    room.clear()
-                    await room.wait()
-            endpoints.finish(call)
-        finally:
-            wake.set()
+        async for message in messages:
+            event_of(message.event, self._gateway.limits)
+            endpoints.more(call, message.event)
+            while endpoints.full(call):
+                room.clear()
+                await room.wait()
+        endpoints.finish(call)
 
     @explained
     async def Serve(self, messages: AsyncIterator[pb.ServeMessage], context: Any) -> None:  # the name of the interface
@@ -157,30 +141,38 @@ class EndpointsService(_EphemeralService, rpc.EndpointsServicer):
         consumer = endpoints.serve(declared.key.path, first.concurrency or 1, wake.set)
         retire, leave = partial(endpoints.retire, consumer), partial(endpoints.leave, consumer)
         async with open_channel(gateway, consumer, check, retire, leave) as tasks:
-            reading = asyncio.ensure_future(self._read_answers(consumer, messages, wake))
-            tasks.append(reading)
+            reading = _begin_reading(self._read_answers(consumer, messages), tasks, wake)
             await context.send_initial_metadata(())
-            while not _raise_of(reading):
-                wake.clear()
-                event = consumer.take()
-                if event is not None:
-                    await context.write(event)
-                elif consumer.ended is not None:
-                    raise consumer.ended
-                else:
-                    await wake.wait()
+            await _write(context, wake, consumer.take, lambda: _raise_of(reading) or consumer.ended is not None)
+            if consumer.ended is not None and not reading.done():
+                raise consumer.ended
 
-    async def _read_answers(
-        self, consumer: Consumer, messages: AsyncIterator[pb.ServeMessage], wake: asyncio.Event
-    ) -> None:
-        gateway = self._gateway
-        try:
-            async for message in messages:
-                if message.HasField("event") and not message.error:
-                    event_of(message.event, gateway.limits)
-                gateway.endpoints.answer(consumer, message)
-        finally:
-            wake.set()
+    async def _read_answers(self, consumer: Consumer, messages: AsyncIterator[pb.ServeMessage]) -> None:
+        async for message in messages:
+            if message.HasField("event") and not message.error:
+                event_of(message.event, self._gateway.limits)
+            self._gateway.endpoints.answer(consumer, message)
+
+
+def _begin_reading(
+    read: Coroutine[Any, Any, None], tasks: list[asyncio.Future[Any]], wake: asyncio.Event
+) -> asyncio.Future[None]:
+    """Begin to read from a client, as one of the tasks of its channel; ``wake`` is set at the end."""
+    reading = asyncio.ensure_future(read)
+    reading.add_done_callback(lambda _: wake.set())
+    tasks.append(reading)
+    return reading
+
+
+async def _write(context: Any, wake: asyncio.Event, take: Callable[[], Any], over: Callable[[], bool]) -> None:
+    """Write to a client what there is to take until it is over; ``wake`` is set when either may have changed."""
+    while not over():
+        wake.clear()
+        message = take()
+        if message is not None:
+            await context.write(message)
+        else:
+            await wake.wait()
 
 
 def _raise_of(reading: asyncio.Future[None]) -> bool:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import grpc
 
 from wallaroo_spark.api import pipelines_pb2_grpc as rpc
 from wallaroo_spark.errors import TransportError
-from wallaroo_spark.gateway.server.credentials import TlsFiles
-from wallaroo_spark.gateway.server.entrance import MARGIN, Entrance, MessageReader
+from wallaroo_spark.gateway.server.credentials import NO_TLS, TlsFiles
+from wallaroo_spark.gateway.server.entrance import MARGIN, Entrance
 from wallaroo_spark.gateway.server.ephemeral import EndpointsService, ExchangesService
 from wallaroo_spark.gateway.server.gateway import Gateway
 from wallaroo_spark.gateway.server.services import PipelinesService, SchemaService, StreamsService
@@ -31,7 +32,7 @@ PING_SECONDS = 5.0
 def make_server(gateway: Gateway) -> Any:
     """The gRPC server of a gateway, without an address."""
     server = grpc.aio.server(
-        interceptors=(MessageReader(gateway.limits.message_bytes), Entrance(gateway)),
+        interceptors=(Entrance(gateway),),
         options=(
             ("grpc.max_receive_message_length", MARGIN * gateway.limits.message_bytes),
             ("grpc.max_send_message_length", -1),
@@ -56,27 +57,17 @@ def make_server(gateway: Gateway) -> Any:
     return server
 
 
-def bind(server: Any, host: str, port: int, certificate: str = "", key: str = "", ca: str = "") -> int:
+def bind(server: Any, host: str, port: int, tls: TlsFiles = NO_TLS) -> int:
     """Bind the server's port, and return it. Raises :class:`TransportError`, and :class:`ConfigurationError` for TLS
     files that cannot be used."""
-    address = format_address(host or "::", port)
-    try:
-        if not certificate:
-            bound = server.add_insecure_port(address)
-        else:
-            credentials = TlsFiles(certificate, key, ca).server()
-            bound = server.add_secure_port(address, credentials)
-    except RuntimeError as error:
-        raise _not_bound(address) from error
+    address, bound = format_address(host or "::", port), 0
+    with contextlib.suppress(RuntimeError):
+        bound = server.add_secure_port(address, tls.server()) if tls.certificate else server.add_insecure_port(address)
     if not bound:
-        raise _not_bound(address)
+        raise TransportError(
+            f"cannot listen on {address}; free the address, use another one, or use port 0",
+            code="cannot-listen",
+            address=address,
+            reason="bind",
+        )
     return int(bound)
-
-
-def _not_bound(address: str) -> TransportError:
-    return TransportError(
-        f"cannot listen on {address}; free the address, use another one, or use port 0",
-        code="cannot-listen",
-        address=address,
-        reason="bind",
-    )

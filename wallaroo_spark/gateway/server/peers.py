@@ -19,7 +19,7 @@ import grpc
 from wallaroo_spark.errors import WallarooError, one_line
 from wallaroo_spark.gateway.limits import Refused, try_again
 from wallaroo_spark.gateway.server.answers import CODE
-from wallaroo_spark.gateway.server.credentials import TlsFiles
+from wallaroo_spark.gateway.server.credentials import NO_TLS, TlsFiles
 
 log = one_line("wallaroo_spark.gateway")
 
@@ -52,9 +52,9 @@ SEND_SECONDS = 30.0
 """How long a forwarded Send may take when its client gives no deadline. A choice: nothing in it waits for a commit."""
 
 
-def channel_to(address: str, tls: TlsFiles | None = None, options: PeerOptions = OPTIONS) -> Any:
+def channel_to(address: str, tls: TlsFiles = NO_TLS, options: PeerOptions = OPTIONS) -> Any:
     """A channel to another gateway, which has the same TLS settings as this one."""
-    if tls is None or not tls.certificate:
+    if not tls.certificate:
         return grpc.aio.insecure_channel(address, options=options)
     return grpc.aio.secure_channel(address, tls.channel(), options=options)
 

@@ -24,21 +24,8 @@ from wallaroo_spark.gateway.state.calls import (
 )
 from wallaroo_spark.gateway.state.members import GroupJoining, JoinedMember, StageJoining
 from wallaroo_spark.gateway.state.schema_view import SchemaView
-from wallaroo_spark.pipelines.controller.messages.events import (
-    DeliveriesTaken,
-    Event,
-    GatewayStarted,
-    GroupAction,
-    GroupChanged,
-    InstanceCancelled,
-)
-from wallaroo_spark.pipelines.controller.messages.instructions import (
-    DeliverInputs,
-    DeliverRecords,
-    EndSubscription,
-    Instruction,
-    WithdrawDelivery,
-)
+from wallaroo_spark.pipelines.controller.messages import events as e
+from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.values import Durability, PartitionKey, ReplyTo
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.pipelines.schema.declarations import PipelineDeclaration, StartPoint, StreamDeclaration
@@ -48,7 +35,7 @@ Changed = Callable[[], None]
 _DURABILITY = {pb.COMMITTED: Durability.COMMITTED, pb.RECEIVED: Durability.RECEIVED}
 _LOCATIONS = {pb.StartPoint.LATEST: "latest", pb.StartPoint.BEGINNING: "beginning", pb.StartPoint.OFFSET: "offset"}
 
-_ACTIONS = {pb.ChangeGroupRequest.Action.Value(action.name): action for action in GroupAction}
+_ACTIONS = {pb.ChangeGroupRequest.Action.Value(action.name): action for action in e.GroupAction}
 
 
 class GatewayCore:
@@ -73,7 +60,7 @@ class GatewayCore:
 
     def started(self) -> list[ToInbox]:
         """The first events of this generation: the members of earlier ones are gone."""
-        event = GatewayStarted(self.requests.gateway, self.requests.generation)
+        event = e.GatewayStarted(self.requests.gateway, self.requests.generation)
         return [(key, event) for key in self.schema.keys]
 
     def publish(self, request: pb.PublishRequest, changed: Changed) -> tuple[PublishCall, list[ToInbox]]:
@@ -114,9 +101,9 @@ class GatewayCore:
             raise invalid(f"there is no instance {request.instance}; give the number of a delivery's instance")
         call = WaitingCall(self.requests, changed)
         self.calls.add(call)
-        event: Callable[..., Event] = InstanceCancelled
+        event: Callable[..., e.Event] = e.InstanceCancelled
         if isinstance(request, pb.TakeAwayRequest):
-            event = partial(DeliveriesTaken, stage=request.stage)
+            event = partial(e.DeliveriesTaken, stage=request.stage)
         make = partial(event, pipeline=pipeline.key.path, instance=request.instance)
         return call, [call.ask(PartitionKey(stream, request.partition), make)]
 
@@ -130,13 +117,12 @@ class GatewayCore:
         chosen = sorted(set(request.partitions)) or range(stream.partitions)
         require_partition(stream.key.path, stream.partitions, max(chosen))
         keys = [PartitionKey(stream.key.path, one) for one in chosen]
-        event: Callable[[ReplyTo], Event] = partial(DeliveriesTaken, group=request.group)
+        event: Callable[[ReplyTo], e.Event] = partial(e.DeliveriesTaken, group=request.group)
         if request.action != pb.ChangeGroupRequest.TAKE_AWAY:
             if request.action not in _ACTIONS:
                 raise invalid(f"action {request.action} is not known; give one of ChangeGroupRequest.Action")
-            event = partial(
-                GroupChanged, group=request.group, action=_ACTIONS[request.action], start=_start_point(request.start)
-            )
+            action, start = _ACTIONS[request.action], _start_point(request.start)
+            event = partial(e.GroupChanged, group=request.group, action=action, start=start)
         call = GroupCall(self.requests, changed)
         self.calls.add(call)
         return call, [call.ask(key, event) for key in keys]
@@ -207,21 +193,21 @@ class GatewayCore:
         self.members.pop(member.number, None)
         return member.leave()
 
-    def handle(self, instruction: Instruction, records: tuple[CloudEvent, ...] | None = None) -> None:
+    def handle(self, instruction: i.Instruction, records: tuple[CloudEvent, ...] | None = None) -> None:
         """Take an instruction of a committed batch."""
         if isinstance(instruction, Answer):
             self.requests.answered(instruction)
             return
-        assert isinstance(instruction, DeliverRecords | DeliverInputs | WithdrawDelivery | EndSubscription), instruction
+        assert isinstance(instruction, i.ForMember), instruction
         if (found := self._member(instruction.member)) is None:
             return
         member, partition = found
         match instruction:
-            case DeliverRecords() | DeliverInputs():
+            case i.DeliverRecords() | i.DeliverInputs():
                 member.deliver(partition, instruction, records)
-            case WithdrawDelivery():
+            case i.WithdrawDelivery():
                 member.withdraw(partition, instruction.delivery, instruction.reason, instruction.timed_out)
-            case EndSubscription():
+            case i.EndSubscription():
                 member.lose(partition, ended(f"{instruction.reason}; join again when it is declared again"))
 
     def schema_changed(self, schema: SchemaView) -> list[ToInbox]:

@@ -22,17 +22,7 @@ from wallaroo_spark.gateway.limits import ByteBudget, GatewayLimits, Refused, bu
 from wallaroo_spark.gateway.state.calls import Answer, RequestsInFlight, ToInbox, by_partition, reason_of
 from wallaroo_spark.gateway.state.schema_view import SchemaView
 from wallaroo_spark.pipelines.controller.controller import LONGEST_DELAY
-from wallaroo_spark.pipelines.controller.messages.events import (
-    DeliveryAcked,
-    DeliveryExtended,
-    DeliveryNacked,
-    Event,
-    GroupJoined,
-    MemberLeft,
-    StageJoined,
-    StatementAdded,
-    TransactionBegun,
-)
+from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages.instructions import AnswerRequest, DeliverInputs, DeliverRecords
 from wallaroo_spark.pipelines.controller.messages.values import Delivery, PartitionKey, ReplyTo, StreamOutput
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, EventProblem, Payload, valid_output
@@ -66,10 +56,10 @@ class GroupJoining:
     known: int = 0
     """The number of partitions when it joins all; 0 when it joins some."""
 
-    def event(self, reply: ReplyTo, member: str, added: bool) -> GroupJoined:
+    def event(self, reply: ReplyTo, member: str, added: bool) -> e.GroupJoined:
         """The event for one partition. A partition that was ``added`` later is read from its beginning."""
         start = StartPoint(location="beginning") if added else self.start
-        return GroupJoined(reply, member, self.group, self.durable, start, self.max_records, self.known)
+        return e.GroupJoined(reply, member, self.group, self.durable, start, self.max_records, self.known)
 
 
 @dataclass(frozen=True)
@@ -89,10 +79,10 @@ class StageJoining:
     """The refusal of a stage that the newest schema does not have, or runs in Spark, if no partition takes the member
     in: one with an instance that began with an older schema does. None for a stage that takes members."""
 
-    def event(self, reply: ReplyTo, member: str, added: bool) -> StageJoined:
+    def event(self, reply: ReplyTo, member: str, added: bool) -> e.StageJoined:
         """The event for one partition."""
         del added
-        return StageJoined(reply, member, self.pipeline, self.stage, self.concurrency)
+        return e.StageJoined(reply, member, self.pipeline, self.stage, self.concurrency)
 
 
 @dataclass(frozen=True)
@@ -102,16 +92,10 @@ class RecordsToGive:
     number: int
     """Number of the delivery in this channel."""
     partition: int
-    first: int
-    """First offset."""
-    last: int
-    """Last offset."""
-    missed: int
-    """Records that retention removed before."""
+    delivery: DeliverRecords
+    """The instruction of the controller."""
     records: tuple[CloudEvent, ...] | None
     """The records; None: read them from the table."""
-    timeout: int = 0
-    """Milliseconds within which it has to be settled or extended; 0 for no limit."""
 
 
 class _State(StrEnum):
@@ -122,27 +106,19 @@ class _State(StrEnum):
 
 
 @dataclass
-class _StatementPart:
-    """The events of a statement for one partition."""
-
-    statement: int
-    """Place of the statement in its transaction."""
-    places: list[int]
-    """Places of the events in the statement."""
-
-
-@dataclass
 class _Statement:
     """A statement of a transaction, whose parts are of different partitions."""
 
     stream: str
     """Path of the stream."""
-    events: int
-    """Number of its events."""
+    places: list[pb.Place]
+    """Where each of its events is, once they are written."""
     waiting: int
     """Parts that no controller has answered yet."""
     rejected: bool = False
     """Whether a part was refused."""
+    reason: str = ""
+    """Why events of it were not written although its transaction is committed."""
 
 
 @dataclass
@@ -166,8 +142,8 @@ class _Open:
     """Whether it had to wait for a place: its time begins when the client is given it."""
     begun: bool = False
     """Whether the client has begun a transaction."""
-    parts: list[_StatementPart] = field(default_factory=list)
-    """The parts of its statements, in the order in which the controller has them."""
+    parts: list[tuple[_Statement, list[int]]] = field(default_factory=list)
+    """Each part of a statement, with the places of its events in it, in the order in which the controller has them."""
     statements: list[_Statement] = field(default_factory=list)
     """The statements of its transaction."""
     statement_bytes: int = 0
@@ -270,7 +246,7 @@ class JoinedMember:
         left = sorted(self._joined | self._joining)
         self._joined.clear()
         self._joining.clear()
-        return [(self._key(partition), MemberLeft(self.name_at(partition))) for partition in left]
+        return [(self._key(partition), e.MemberLeft(self.name_at(partition))) for partition in left]
 
     def end(self, problem: Refused) -> None:
         """End the channel with an error; the caller lets the member leave."""
@@ -310,7 +286,7 @@ class JoinedMember:
                 case "nack":
                     return self._nack(found, min(message.nack.delay, LONGEST_DELAY), message.nack.reason)
                 case "extend":
-                    return [self._about(one, DeliveryExtended) for one in (found, *self._waiting_deliveries())]
+                    return [self._about(one, e.DeliveryExtended) for one in (found, *self._waiting_deliveries())]
                 case "begin":
                     return self._begin(found)
                 case _:
@@ -408,19 +384,17 @@ class JoinedMember:
             found.state, found.given = _State.GIVEN, True
             self._given += 1
             if found.waited:
-                self._events.append(self._about(found, DeliveryExtended))
+                self._events.append(self._about(found, e.DeliveryExtended))
             self._renew(now)
             self._waits(-found.size)
             records, found.records, found.size = found.records, None, 0
             instruction = found.instruction
             if isinstance(instruction, DeliverRecords):
-                first, last, missed = instruction.first, instruction.last, instruction.missed
-                timeout = instruction.timeout
-                return RecordsToGive(found.number, found.partition, first, last, missed, records, timeout)
+                return RecordsToGive(found.number, found.partition, instruction, records)
             return _stage_event(found.number, found.partition, instruction)
         return None
 
-    def _about(self, found: _Open, event: Callable[..., Event], *more: object) -> ToInbox:
+    def _about(self, found: _Open, event: Callable[..., e.Event], *more: object) -> ToInbox:
         """An event about a delivery, for the controller that has it."""
         return self._key(found.partition), event(self.name_at(found.partition), found.delivery, *more)
 
@@ -433,7 +407,7 @@ class JoinedMember:
             shortest = min(one.instruction.timeout for one in waiting) / 1000
             if now >= self._renewed + shortest / RENEWALS:
                 self._renewed = now
-                self._events += [self._about(one, DeliveryExtended) for one in waiting]
+                self._events += [self._about(one, e.DeliveryExtended) for one in waiting]
 
     def _waits(self, size: int) -> None:
         self._waiting_bytes += size
@@ -488,7 +462,7 @@ class JoinedMember:
             outputs = tuple(self._stream_outputs(ack.stream_outputs, schema))
         elif ack.HasField("output") or ack.stream_outputs:
             raise invalid("an ack of a group's delivery has no output; only those of stages have")
-        return [self._about(found, partial(DeliveryAcked, self._settle(found)), output, outputs)]
+        return [self._about(found, partial(e.DeliveryAcked, self._settle(found)), output, outputs)]
 
     def _stream_outputs(self, given: Sequence[pb.StreamEvents], schema: SchemaView) -> Iterator[StreamOutput]:
         assert isinstance(self.joining, StageJoining)
@@ -515,7 +489,7 @@ class JoinedMember:
         return "it was settled or withdrawn" if was_given else "it was never given on this channel"
 
     def _nack(self, found: _Open, delay: int, reason: str, problem: pb.Problem | None = None) -> list[ToInbox]:
-        nacked = partial(DeliveryNacked, self._settle(found, problem))
+        nacked = partial(e.DeliveryNacked, self._settle(found, problem))
         return [self._about(found, nacked, delay, bounded_reason(reason))]
 
     def _settle(self, found: _Open, problem: pb.Problem | None = None) -> ReplyTo:
@@ -531,7 +505,7 @@ class JoinedMember:
             return []
         found.begun = True
         self._send(statement=self._result(found.number, -1, "PENDING"))
-        return [self._about(found, partial(TransactionBegun, self._ask(partial(self._begun, found))))]
+        return [self._about(found, partial(e.TransactionBegun, self._ask(partial(self._begun, found))))]
 
     def _add_statement(
         self, found: _Open, given: pb.StreamEvents, schema: SchemaView, may: MayPublish
@@ -552,17 +526,18 @@ class JoinedMember:
                 f"the statements of the transaction have {found.statement_bytes} bytes, and "
                 f"{self.limits.transaction_bytes} are permitted, because they are written together; divide it"
             )
-        if sum(one.events for one in found.statements) + len(events) > self.limits.transaction_events:
+        if sum(len(one.places) for one in found.statements) + len(events) > self.limits.transaction_events:
             raise invalid(f"a transaction has at most {self.limits.transaction_events} events; divide it")
         chosen = given.partition if given.HasField("partition") else None
         parts = by_partition(stream.key.path, stream.partitions, events, chosen)
         place = len(found.statements)
-        found.statements.append(_Statement(stream.key.path, len(events), len(parts)))
+        statement = _Statement(stream.key.path, [pb.Place()] * len(events), len(parts))
+        found.statements.append(statement)
         self._send(statement=self._result(found.number, place, "PENDING"))
         sent: list[ToInbox] = []
         for key, places in parts:
-            found.parts.append(_StatementPart(place, places))
-            added = partial(StatementAdded, self._ask(partial(self._statement_answered, found, place)))
+            found.parts.append((statement, places))
+            added = partial(e.StatementAdded, self._ask(partial(self._statement_answered, found, place)))
             sent.append(self._about(found, added, key, tuple(events[one] for one in places)))
         return sent
 
@@ -627,16 +602,16 @@ def group_messages(
     It is greater than that of the delivery when retention has removed records meanwhile. ``more``: these are not the
     last records of the delivery.
     """
-    missed = given.missed + max(0, min(first, given.last + 1) - given.first)
-    number, timeout = given.number, given.timeout
-    part = pb.GroupDelivery(delivery=number, partition=given.partition, first=first, missed=missed, timeout=timeout)
+    number, partition, asked = given.number, given.partition, given.delivery
+    missed = asked.missed + max(0, min(first, asked.last + 1) - asked.first)
+    part = pb.GroupDelivery(delivery=number, partition=partition, first=first, missed=missed, timeout=asked.timeout)
     size = 0
     for place, record in enumerate(records):
         event = to_wire(record)
         if part.events and size + event.ByteSize() > limits.part_bytes:
             part.more = True
             yield pb.SubscriberEvent(delivery=part)
-            part = pb.GroupDelivery(delivery=given.number, partition=given.partition, first=first + place)
+            part = pb.GroupDelivery(delivery=number, partition=partition, first=first + place)
             size = 0
         size += event.ByteSize()
         part.events.append(event)
@@ -656,15 +631,10 @@ def _stage_event(number: int, partition: int, given: DeliverInputs) -> pb.Worker
 
 def _written(found: _Open, answer: AnswerRequest) -> list[pb.Written]:
     """Where the events of each statement were written."""
-    places = [[pb.Place()] * one.events for one in found.statements]
-    reasons = [""] * len(found.statements)
-    for part, written in zip(found.parts, answer.written, strict=False):
-        reasons[part.statement] = written.reason or reasons[part.statement]
-        for place, (partition, offset) in zip(part.places, written.places(), strict=False):
-            places[part.statement][place] = pb.Place(partition=partition, offset=offset)
     if not answer.written:
         return []
-    return [
-        pb.Written(stream=one.stream, places=where, reason=reason)
-        for one, where, reason in zip(found.statements, places, reasons, strict=True)
-    ]
+    for (statement, places), written in zip(found.parts, answer.written, strict=False):
+        statement.reason = written.reason or statement.reason
+        for place, (partition, offset) in zip(places, written.places(), strict=False):
+            statement.places[place] = pb.Place(partition=partition, offset=offset)
+    return [pb.Written(stream=one.stream, places=one.places, reason=one.reason) for one in found.statements]
