@@ -35,13 +35,7 @@ from wallaroo_spark.client.calls import ServedCall, Server, answers
 from wallaroo_spark.client.events import Event, as_event
 from wallaroo_spark.client.gateways import Attempts, GatewayConnection, Gateways
 from wallaroo_spark.client.members import D, EventPlace, Membership, StageWork, StreamDelivery, places_of
-from wallaroo_spark.client.refusals import (
-    MAYBE_DELIVERED,
-    WRITTEN_ONCE,
-    ApplicationDescription,
-    lost,
-    within_limit,
-)
+from wallaroo_spark.client.refusals import MAYBE_DELIVERED, WRITTEN_ONCE, ApplicationDescription, lost, within_limit
 from wallaroo_spark.client.settings import ClientSettings
 from wallaroo_spark.client.stages import StageFunction, StageWorker, stages_of
 from wallaroo_spark.connector.arguments import callable_of, timeout_of

@@ -23,11 +23,7 @@ from wallaroo_spark.connector.sending.open_streams import OpenStreams
 from wallaroo_spark.connector.sending.resend_buffer import ResendBuffer
 from wallaroo_spark.connector.sending.source_feed import FeedProgress, FeedResult, SourceFeed
 from wallaroo_spark.connector.sending.stream_sender import StreamSender
-from wallaroo_spark.connector.sending.unacknowledged import (
-    EphemeralMessages,
-    SourcePosition,
-    UnacknowledgedMessages,
-)
+from wallaroo_spark.connector.sending.unacknowledged import EphemeralMessages, SourcePosition, UnacknowledgedMessages
 from wallaroo_spark.connector.session_keeper import SessionKeeper
 from wallaroo_spark.connector.settings import ConnectorSettings
 from wallaroo_spark.connector.sources import Source

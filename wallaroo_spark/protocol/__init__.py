@@ -24,14 +24,7 @@ from wallaroo_spark.protocol.frames import (
     shorten,
 )
 from wallaroo_spark.protocol.framing import LENGTH_BYTES, FrameBuffer, MessageRun, RawFrame
-from wallaroo_spark.protocol.revisions import (
-    DRAFT_BE,
-    DRAFT_LE,
-    REVISIONS,
-    V3,
-    Revision,
-    recognise,
-)
+from wallaroo_spark.protocol.revisions import DRAFT_BE, DRAFT_LE, REVISIONS, V3, Revision, recognise
 from wallaroo_spark.protocol.runs import (
     HEAD_BYTES,
     EncodedRun,

@@ -18,12 +18,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 
 from pyspark.sql import DataFrame
 
-from wallaroo_spark.errors import (
-    ConfigurationError,
-    TransportError,
-    WallarooError,
-    one_line,
-)
+from wallaroo_spark.errors import ConfigurationError, TransportError, WallarooError, one_line
 from wallaroo_spark.inner.client import Trust, WorkerClient, fleet_keys, status_token, tap_token
 from wallaroo_spark.observe.collect import (
     ANSWER_SECONDS,

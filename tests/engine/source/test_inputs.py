@@ -6,14 +6,13 @@ import os
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from tests.checkpoint.conftest import offset, offsets_text
 from wallaroo_spark.checkpoint import CheckpointFiles, CommitFollower
 from wallaroo_spark.engine.source.datasource import InputReader
-from wallaroo_spark.engine.source.inputs import InboxCleaner, InputFiles
+from wallaroo_spark.engine.source.inputs import InputFiles
 from wallaroo_spark.engine.source.plan import InputOffset, MadeRows, next_offset
 from wallaroo_spark.errors import CheckpointError
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
@@ -146,7 +145,7 @@ def test_an_inbox_that_was_deleted_or_is_an_older_copy_ends_the_query_at_once(tm
     for _ in range(3):
         wrote(tmp_path, 1)
     at = InputOffset({"g0": InboxPosition(3, 1)})
-    InboxCleaner(InboxReader(str(tmp_path)), _Planned(at)).delete_read(0)
+    InboxReader(str(tmp_path)).delete_read(at.inbox)
     reader = InputReader(str(tmp_path), 10)
     start, limit = at.to_json(), reader.getDefaultReadLimit()
     assert reader.latestOffset(start, limit) is start
@@ -167,13 +166,3 @@ def test_an_inbox_that_was_deleted_or_is_an_older_copy_ends_the_query_at_once(tm
     assert wrote(tmp_path, 1).generation == 4
     end = reader.latestOffset(start, limit)
     assert end["inbox"] == {"g0": {"generation": 4, "sequence": 1}}
-
-
-class _Planned(CheckpointFiles):
-    """A checkpoint whose batches all end at one offset."""
-
-    def __init__(self, at: InputOffset) -> None:
-        self._at = at
-
-    def source_offsets(self, batch: int) -> tuple[Any, ...]:
-        return (self._at.to_json(),)

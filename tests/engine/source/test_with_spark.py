@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from tests.waiting import SECONDS
 from wallaroo_spark.checkpoint import CheckpointFiles
-from wallaroo_spark.engine.source import InboxCleaner, InputOffset, register
+from wallaroo_spark.engine.source import InputOffset, offset_of, register
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.schema.declarations import StreamDeclaration
 from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
@@ -115,8 +115,8 @@ def test_rows_are_read_once_over_restarts_and_generations(recorder: Recorder, sp
     files, reader = CheckpointFiles(checkpoint_of(recorder.folder)), InboxReader(recorder.folder)
     committed = files.committed()
     assert committed == recorder.failed_at - 1
-    cleaner = InboxCleaner(reader, files)
-    assert (cleaner.delete_read(committed), cleaner.delete_read(committed)) == (1, 0)
+    read = offset_of(files, committed).inbox
+    assert (reader.delete_read(read), reader.delete_read(read)) == (1, 0)
     new = InboxWriter(recorder.folder, "g0")
     assert new.open() == 2
     new.write([(KEY, b"e")])
@@ -139,5 +139,5 @@ def test_rows_are_read_once_over_restarts_and_generations(recorder: Recorder, sp
     assert committed is not None
     offset = InputOffset.from_json(files.source_offsets(committed)[0])
     assert (offset.inbox, offset.schema) == ({"g0": InboxPosition(2, 2)}, 1)
-    cleaner.delete_read(committed)
+    reader.delete_read(offset_of(files, committed).inbox)
     assert reader.unread({}) == {"g0": {2: ()}}

@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from wallaroo_spark.checkpoint import CheckpointFiles, CommitThread
@@ -19,7 +20,7 @@ from wallaroo_spark.engine.application import checks, query
 from wallaroo_spark.engine.application.driver_inbox import DriverInbox, dismissals
 from wallaroo_spark.engine.application.folder_lock import FolderLock
 from wallaroo_spark.engine.application.housekeeping import Housekeeping
-from wallaroo_spark.engine.application.query import QueryPlan, start_query
+from wallaroo_spark.engine.application.query import start_query
 from wallaroo_spark.engine.application.schema_watch import SchemaWatch
 from wallaroo_spark.engine.application.settings import STATUS_PAGE, ApplicationSettings
 from wallaroo_spark.engine.failures.isolation import FailedRows, publish_letters
@@ -247,17 +248,9 @@ class Application(DriverHandle):
             inbox.write(events)
         aside = FailedRows(settings.folder, self._spark, aside=True)
         publish_letters(aside, inbox)
-        plan = QueryPlan(
-            self.name,
-            settings.folder,
-            for_tasks(settings.folder, self._spark),
-            settings.max_rows,
-            files.local_folder,
-            folder_lock.require,
-            settings.fsync,
-            SetAside.of(*aside.all()),
+        self._make_query = partial(
+            start_query, session, settings, files.local_folder, folder_lock.require, SetAside.of(*aside.all())
         )
-        self._make_query = lambda: start_query(session, plan)
         self._failed_until = files.committed()
         self._watch = SchemaWatch(SchemaStore(settings.folder, self._spark), self.name)
         self._follower = CommitThread(files, lambda: self._committed(files.committed()), f"application {self.name}")

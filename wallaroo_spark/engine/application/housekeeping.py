@@ -10,7 +10,7 @@ import time
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.engine.application.driver_inbox import DriverInbox, Retention
 from wallaroo_spark.engine.application.settings import ApplicationSettings
-from wallaroo_spark.engine.source import InboxCleaner, offset_of
+from wallaroo_spark.engine.source import offset_of
 from wallaroo_spark.observe.published import GaugeFile
 from wallaroo_spark.pipelines.schema.store import SchemaStore
 from wallaroo_spark.storage.locations import for_tasks
@@ -44,7 +44,7 @@ class Housekeeping:
         self._moved_at = self._expired_at = _NEVER
         self._mover = TableMover(folder, spark, delta=DeltaLogs(for_tasks(folder, spark)) if settings.delta else None)
         self._outputs = BatchOutputs(folder, spark)
-        self._cleaner = InboxCleaner(InboxReader(folder, spark), files)
+        self._inbox = InboxReader(folder, spark)
         self._schemas = SchemaStore(folder, spark)
         self._retention = Retention(self._mover, inbox)
         self._history = HistoryExpiry(TableFolders(folder, spark))
@@ -78,7 +78,8 @@ class Housekeeping:
 
     def _delete(self, committed: int) -> None:
         """Delete the files that no later batch, and no gateway, reads."""
-        self._cleaner.delete_read(committed)
+        read = offset_of(self._files, committed)
+        self._inbox.delete_read(read.inbox)
         # The newest manifest always stays, because it has all timers.
-        carried = offset_of(self._files, committed).batch + 1
-        self._outputs.keep_from(max(0, min(committed, carried, self.moved + 1, committed + 1 - self._settings.keep)))
+        keep = committed + 1 - self._settings.keep
+        self._outputs.keep_from(max(0, min(committed, read.batch + 1, self.moved + 1, keep)))

@@ -6,9 +6,9 @@ Source: ``docs/pipelines/engine.md#the-application``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from wallaroo_spark.engine.application.settings import ApplicationSettings
 from wallaroo_spark.engine.failures.set_aside import NOTHING, SetAside
 from wallaroo_spark.engine.operator.processor import run_keys
 from wallaroo_spark.engine.source import register
@@ -16,7 +16,7 @@ from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.runtime import spark_checks
 from wallaroo_spark.runtime.file_manager import quick_on_local_disk
 from wallaroo_spark.sidecar.syncing import sync_file_system
-from wallaroo_spark.storage.locations import Location
+from wallaroo_spark.storage.locations import Location, for_tasks
 from wallaroo_spark.streams.batch_outputs import OUTPUT_FILE_DDL, BatchOutputs, OutputFile, manifest_of, output_writer
 from wallaroo_spark.streams.places import checkpoint_of
 
@@ -76,40 +76,29 @@ def tasks_beside(spark: Any, gateways: int) -> int:
     return 1 if context is None else max(1, spark_checks.count_task_slots(context) - gateways)
 
 
-@dataclass(frozen=True)
-class QueryPlan:
-    """The values with which the query of an application is built."""
+def start_query(
+    session: Any,
+    settings: ApplicationSettings,
+    local_checkpoint: str | None,
+    require: Callable[[], None],
+    aside: SetAside = NOTHING,
+) -> Any:
+    """Start the query on its checkpoint, in a session of :func:`query_session`; return Spark's query.
 
-    name: str
-    """Name of the application; the query has it too."""
-    folder: str
-    """The folder as the driver opens it."""
-    in_tasks: Location
-    """The folder as tasks open it."""
-    max_rows: int
-    """The most events of one batch."""
-    local_checkpoint: str | None
-    """The checkpoint's path on a disk of this machine; None on other file systems."""
-    require: Callable[[], None] = lambda: None
-    """Raises an error when the folder is not that of this driver any more."""
-    fsync: bool = False
-    """Whether everything that a batch has written is on the disk before Spark commits it."""
-    aside: SetAside = NOTHING
-    """What the query goes on without."""
-
-
-def start_query(session: Any, plan: QueryPlan) -> Any:
-    """Start the query on its checkpoint, in a session of :func:`query_session`; return Spark's query."""
-    events = register(session, plan.in_tasks).option("maxRows", plan.max_rows).load()
-    outputs = run_keys(events, plan.in_tasks, aside=plan.aside)
-    synced = plan.local_checkpoint if plan.fsync else None
+    ``local_checkpoint`` is the checkpoint's path on a disk of this machine; None on other file systems. ``require``
+    raises an error when the folder is not that of this driver any more. ``aside`` is what the query goes on without.
+    """
+    in_tasks = for_tasks(settings.folder, session)
+    events = register(session, in_tasks).option("maxRows", settings.max_rows).load()
+    synced = local_checkpoint if settings.fsync else None
     writer = (
-        outputs.writeStream.queryName(f"wallaroo application {plan.name}")
+        run_keys(events, in_tasks, aside)
+        .writeStream.queryName(f"wallaroo application {settings.known_as}")
         .outputMode("append")
-        .foreachBatch(sealing(BatchOutputs(plan.folder, session), plan.in_tasks, plan.require, synced))
-        .option("checkpointLocation", checkpoint_of(plan.folder))
+        .foreachBatch(sealing(BatchOutputs(settings.folder, session), in_tasks, require, synced))
+        .option("checkpointLocation", checkpoint_of(settings.folder))
     )
-    with quick_on_local_disk(session, plan.local_checkpoint):
+    with quick_on_local_disk(session, local_checkpoint):
         return writer.start()
 
 

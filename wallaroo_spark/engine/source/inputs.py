@@ -16,7 +16,7 @@ from wallaroo_spark.errors import CheckpointError
 from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
 from wallaroo_spark.storage.locations import Location, within
 from wallaroo_spark.streams.batch_outputs import BatchOutputs, Manifest, OutputFile
-from wallaroo_spark.streams.inbox import InboxFile, InboxPosition, InboxReader, Unread
+from wallaroo_spark.streams.inbox import InboxFile, InboxReader, Unread
 from wallaroo_spark.streams.places import CHECKPOINT
 from wallaroo_spark.streams.rows import OutputKind
 
@@ -160,28 +160,6 @@ def offset_of(files: CheckpointFiles, batch: int | None) -> InputOffset:
     """
     offsets = None if batch is None else files.source_offsets(batch)
     return InputOffset.from_json(offsets[0]) if offsets else InputOffset()
-
-
-class InboxCleaner:
-    """Deletes the files of an inbox that committed batches have read. For the driver; one thread at a time.
-
-    ``files`` is the application's checkpoint.
-    """
-
-    def __init__(self, inbox: InboxReader, files: CheckpointFiles) -> None:
-        self._inbox, self._files = inbox, files
-        self._done: Mapping[str, InboxPosition] = {}
-
-    def delete_read(self, batch: int) -> int:
-        """Delete the files that ``batch`` and the batches before it have read; return the number of files.
-
-        ``batch`` is committed. Only folders of gateways are listed whose position has changed since the last call.
-        Raises :class:`CheckpointError` when a file cannot be read or deleted.
-        """
-        read = offset_of(self._files, batch).inbox
-        deleted = self._inbox.delete_read({name: at for name, at in read.items() if self._done.get(name) != at})
-        self._done = read
-        return deleted
 
 
 def _missing(gateway: str, generation: int, sequence: int) -> CheckpointError:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, valid_event
 from wallaroo_spark.pipelines.schema.fields import Checked, invalid
@@ -383,16 +383,5 @@ Declaration = (
     | ScheduleDeclaration
     | TokenDeclaration
 )
-KINDS: dict[str, type[Declaration]] = {
-    declared.kind: declared
-    for declared in (
-        NamespaceDeclaration,
-        StreamDeclaration,
-        PipelineDeclaration,
-        ExchangeDeclaration,
-        EndpointDeclaration,
-        ScheduleDeclaration,
-        TokenDeclaration,
-    )
-}
+KINDS: dict[str, type[Declaration]] = {declared.kind: declared for declared in get_args(Declaration)}
 """The kinds of declared objects, in the order in which they depend on each other."""

@@ -20,12 +20,7 @@ from wallaroo_spark.pubsub.publishing.publisher import PublisherSetup, run_publi
 from wallaroo_spark.pubsub.publishing.settings import TopicSettings
 from wallaroo_spark.pubsub.publishing.staging import ENDED, EpochArgument, stage
 from wallaroo_spark.pubsub.publishing.topic_log import TopicLog
-from wallaroo_spark.pubsub.topic_catalog import (
-    ServedPartition,
-    TopicCatalog,
-    TopicRecord,
-    leases_of,
-)
+from wallaroo_spark.pubsub.topic_catalog import ServedPartition, TopicCatalog, TopicRecord, leases_of
 from wallaroo_spark.registry import Registry
 from wallaroo_spark.runtime import spark_checks
 from wallaroo_spark.runtime.handle import DriverHandle

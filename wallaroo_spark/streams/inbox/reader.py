@@ -41,6 +41,8 @@ class InboxReader:
         self._location, self._spark = location, spark
         self._listings: dict[tuple[str, ...], FolderListing] = {}
         self._parsed: dict[tuple[str, ...], tuple[list[str], tuple[InboxFile, ...]]] = {}
+        self._deleted: dict[str, InboxPosition] = {}
+        """The positions up to which files are deleted."""
 
     def unread(self, positions: Mapping[str, InboxPosition], *, fresh: bool = False) -> dict[str, Unread]:
         """Return the files behind ``positions``, by gateway: those of the position's generation and of newer ones.
@@ -102,10 +104,13 @@ class InboxReader:
     def delete_read(self, positions: Mapping[str, InboxPosition]) -> int:
         """Delete the files up to ``positions``, which a committed batch has reached; return the number of files.
 
-        Of each gateway the claim of its generation remains, and with it the number of the generation.
+        Of each gateway the claim of its generation remains, and with it the number of the generation. Only folders are
+        listed of gateways whose position has changed since the last call.
         """
         deleted = 0
         for gateway, at in positions.items():
+            if self._deleted.get(gateway) == at:
+                continue
             folder = self._folder(gateway)
             names = folder.names()
             for generation in generation_folders(names):
@@ -122,6 +127,7 @@ class InboxReader:
                     files.delete(file.name)
                     deleted += 1
                     passed(InboxStep.READ_HALF_DELETED)
+            self._deleted[gateway] = at
         return deleted
 
     def _behind(self, folder: tuple[str, ...], names: list[str], last: int) -> tuple[InboxFile, ...]:

@@ -31,14 +31,7 @@ from wallaroo_spark.streams.batch_outputs import BatchOutputs, Manifest, OutputF
 from wallaroo_spark.streams.places import TABLES
 from wallaroo_spark.streams.rows import HistoryKind, OutputKind
 from wallaroo_spark.streams.tables.delta import DeltaLogs, MovedFile
-from wallaroo_spark.streams.tables.table_files import (
-    MOVED,
-    HistoryFile,
-    TableFile,
-    TableFolders,
-    newest_time,
-    records_name,
-)
+from wallaroo_spark.streams.tables.table_files import MOVED, HistoryFile, TableFile, TableFolders, newest_time
 
 LARGE_BYTES = 16 << 20
 """The size from which a file is moved as it is, and up to which small files are joined.
@@ -90,8 +83,7 @@ class MovePlan:
 
     def to_json(self) -> bytes:
         """Encode as the stored form."""
-        moves = [vars(move) for move in self.moves]
-        return json.dumps({"version": FORMAT, **vars(self), "moves": moves}).encode()
+        return json.dumps({"version": FORMAT, **vars(self)}, default=vars).encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> MovePlan:
@@ -282,7 +274,7 @@ class TableMover:
 def _moved_records(plan: MovePlan) -> list[MovedFile]:
     """The files of tables that a plan has made."""
     moves = (one for one in plan.moves if one.kind is OutputKind.RECORDS)
-    return [(one.key, TableFile(one.first, one.last, records_name(one.first, one.last))) for one in moves]
+    return [(one.key, TableFile(one.first, one.last)) for one in moves]
 
 
 _COLUMNS = ["pipeline", "partition", "instance", "birth", "kind"]

@@ -142,11 +142,10 @@ class TableReader:
         for batch in self._outputs.sealed():
             if done < batch <= committed:
                 self._follow(key, waiting, batch, batch)
-        index = PartitionIndex(
-            Place(file.first, file.last, self.tables.path(f"{self.tables.partition(key)}/{file.name}"))
-            for file in self.tables.listed(key)
-        )
-        for place in waiting.places():
+        index = PartitionIndex()
+        for first, last in self.tables.listed(key):
+            index.add(Place(first, last, self.tables.path(self.tables.records(key, first, last))))
+        for place in waiting.places:
             index.add(place)
         self._indexes[key] = index, committed
         return index

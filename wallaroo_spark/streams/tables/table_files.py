@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -39,8 +39,11 @@ class TableFile(NamedTuple):
     """Its first offset."""
     last: int
     """Its last offset, inclusive."""
-    name: str
-    """Its name in the folder of its partition."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the folder of its partition."""
+        return f"{self.first:020d}-{self.last:020d}.parquet"
 
 
 class HistoryFile(NamedTuple):
@@ -52,11 +55,6 @@ class HistoryFile(NamedTuple):
     """Its number among the files of the same move."""
     path: str
     """Its path, relative to the application's folder."""
-
-
-def records_name(first: int, last: int) -> str:
-    """The name of the file of these offsets."""
-    return f"{first:020d}-{last:020d}.parquet"
 
 
 class TableFolders:
@@ -77,7 +75,7 @@ class TableFolders:
 
     def records(self, key: PartitionKey, first: int, last: int) -> str:
         """The file of these offsets of a partition."""
-        return f"{self.partition(key)}/{records_name(first, last)}"
+        return f"{self.partition(key)}/{TableFile(first, last).name}"
 
     def history(self, first: int, last: int, number: int) -> str:
         """The ``number``-th file of the history that the batches from ``first`` to ``last`` have made."""
@@ -89,8 +87,8 @@ class TableFolders:
 
     def listed(self, key: PartitionKey) -> list[TableFile]:
         """The files of a partition, in the order of their offsets. Raises :class:`CheckpointError`."""
-        found = ((name, _RECORDS.fullmatch(name)) for name in self._names(self.partition(key)))
-        return [TableFile(int(match[1]), int(match[2]), name) for name, match in found if match]
+        found = (_RECORDS.fullmatch(name) for name in self._names(self.partition(key)))
+        return [TableFile(int(match[1]), int(match[2])) for match in found if match]
 
     def listed_history(self) -> list[HistoryFile]:
         """The files of the history, in their order. Raises :class:`CheckpointError`."""
@@ -216,36 +214,29 @@ class Place(NamedTuple):
 class PartitionIndex:
     """The files of a partition, as far as they are known; they cover a range of offsets without a hole."""
 
-    def __init__(self, places: Iterable[Place] = ()) -> None:
-        self._places: list[Place] = []
-        self._lasts: list[int] = []
-        for place in places:
-            self.add(place)
+    def __init__(self) -> None:
+        self.places: list[Place] = []
+        """The files, in the order of their offsets."""
 
     @property
     def first(self) -> int | None:
         """The first offset; None without a file."""
-        return self._places[0].first if self._places else None
+        return self.places[0].first if self.places else None
 
     @property
     def last(self) -> int:
         """The last offset; 0 without a file."""
-        return self._lasts[-1] if self._lasts else 0
+        return self.places[-1].last if self.places else 0
 
     def add(self, place: Place) -> None:
         """Add a file behind the others. A file whose records are known is ignored."""
         if place.last > self.last:
-            self._places.append(place)
-            self._lasts.append(place.last)
-
-    def places(self) -> tuple[Place, ...]:
-        """The files, in the order of their offsets."""
-        return tuple(self._places)
+            self.places.append(place)
 
     def at_or_after(self, offset: int) -> Place | None:
         """The file with this offset, or the first file behind it; None if all records are before it."""
-        at = bisect.bisect_left(self._lasts, offset)
-        return self._places[at] if at < len(self._places) else None
+        at = bisect.bisect_left(self.places, offset, key=lambda place: place.last)
+        return self.places[at] if at < len(self.places) else None
 
 
 _KEPT_BYTES = 64 << 20

@@ -17,16 +17,7 @@ import numpy as np
 
 from wallaroo_spark.columnar import Decoded, Grouped, RunRows, StreamRows, by_stream, decode_run, decode_runs
 from wallaroo_spark.errors import RemoteProtocolError
-from wallaroo_spark.protocol import (
-    EosMessage,
-    Error,
-    Fault,
-    Hello,
-    MessageRun,
-    NotifyReceived,
-    WorkerEvent,
-    broken,
-)
+from wallaroo_spark.protocol import EosMessage, Error, Fault, Hello, MessageRun, NotifyReceived, WorkerEvent, broken
 from wallaroo_spark.worker.buffer.buffer import Buffer
 from wallaroo_spark.worker.buffer.held_stream import HeldStream
 from wallaroo_spark.worker.buffer.segments import HeldLot
