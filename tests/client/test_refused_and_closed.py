@@ -34,7 +34,7 @@ async def busy(application: MemoryApplication) -> AsyncIterator[ServedGateway]:
         yield served
 
 
-def refusals(served: ServedGateway) -> int:
+def refusals(served: ServedGateway) -> float:
     """How often the gateway has refused a publish as busy."""
     return served.gateway.figures.counts["calls:Publish:gateway-busy"]
 

@@ -20,10 +20,10 @@ from wallaroo_spark.pipelines.controller.messages.instructions import Instructio
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
-from wallaroo_spark.storage.locations import Location
+from wallaroo_spark.storage.locations import Location, within
 from wallaroo_spark.streams.batch_outputs import BatchOutputs
 from wallaroo_spark.streams.inbox import InboxWriter, positions_of
-from wallaroo_spark.streams.places import checkpoint_for_tasks
+from wallaroo_spark.streams.places import CHECKPOINT
 from wallaroo_spark.streams.tables.stream_table import TableReader
 
 T = TypeVar("T")
@@ -82,7 +82,7 @@ class FolderFiles:
         self._tables = TableReader(folder)
         self._schema = SchemaStore(folder)
         self._tokens = TokenStore(folder)
-        self._checkpoint = CheckpointFiles(checkpoint_for_tasks(folder), fsync=fsync)
+        self._checkpoint = CheckpointFiles(within(folder, CHECKPOINT), fsync=fsync)
         self._commits = CommitFollower(self._checkpoint)
 
     def open(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
 from wallaroo_spark.gateway.files import ApplicationFiles
@@ -23,18 +23,15 @@ Call = Callable[..., Awaitable[Any]]
 
 
 class InboxQueue:
-    """The events that wait for the inbox, in order. :meth:`run` writes them, with calls that ``call`` makes."""
+    """The events that wait for the inbox, in order. :meth:`run` writes them, with calls that ``call`` makes.
 
-    def __init__(self, inbox: ApplicationFiles, limits: GatewayLimits, call: Call = asyncio.to_thread) -> None:
-        self._call = call
-        self.files = 0
-        """Number of written files."""
-        self.written_events = 0
-        """Number of events in them."""
-        self.written_bytes = 0
-        """Bytes of these events."""
-        self.write_seconds = 0.0
-        """Seconds that writing them has taken."""
+    What is written is added to ``counts``, see :class:`~wallaroo_spark.gateway.state.figures.GatewayFigures`.
+    """
+
+    def __init__(
+        self, inbox: ApplicationFiles, limits: GatewayLimits, call: Call, counts: MutableMapping[str, float]
+    ) -> None:
+        self._call, self._counts = call, counts
         self._inbox = inbox
         self._limits = limits
         self._waiting: deque[tuple[PartitionKey, bytes]] = deque()
@@ -133,10 +130,9 @@ class InboxQueue:
             number = await self._call(self._inbox.write, rows)
             self._unread.append((number, size))
             self.unread_bytes += size
-            self.files += 1
-            self.written_events += len(rows)
-            self.written_bytes += size
-            self.write_seconds += time.monotonic() - begun
+            written = {"files": 1, "events": len(rows), "bytes": size, "seconds": time.monotonic() - begun}
+            for name, more in written.items():
+                self._counts[f"inbox-{name}"] += more
             self._bytes -= size
             self._durable += len(rows)
             self._room.set()

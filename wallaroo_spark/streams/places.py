@@ -17,9 +17,7 @@ Source: ``docs/pipelines/engine.md#files``.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from wallaroo_spark.storage.locations import Location, PortableLocation
+from wallaroo_spark.storage.locations import within
 
 CHECKPOINT = "checkpoint"
 STREAMS = "streams"
@@ -35,26 +33,14 @@ SET_ASIDE = "set_aside"
 
 def checkpoint_of(folder: str) -> str:
     """The location of the query's checkpoint."""
-    return _below(folder, CHECKPOINT)
+    return str(within(folder, CHECKPOINT))
 
 
 def table_of(folder: str, stream: str) -> str:
     """The location of a stream's table; ``stream`` is ``namespace/name``."""
-    return _below(folder, STREAMS, stream)
+    return str(within(folder, STREAMS, stream))
 
 
 def history_of(folder: str) -> str:
     """The location of the history of instances."""
-    return _below(folder, HISTORY)
-
-
-def checkpoint_for_tasks(folder: Location) -> Location:
-    """The location of the query's checkpoint, with the settings of the application's folder as tasks open it."""
-    if isinstance(folder, PortableLocation):
-        return replace(folder, uri=checkpoint_of(folder.uri))
-    return checkpoint_of(folder)
-
-
-def _below(folder: str, *names: str) -> str:
-    path, mark, parameters = folder.partition("?") if "://" in folder else (folder, "", "")
-    return "/".join((path.rstrip("/"), *names)) + mark + parameters
+    return str(within(folder, HISTORY))

@@ -56,8 +56,8 @@ class Gateway:
         limits = self.limits
         self.calls = FileCalls(limits.file_seconds)
         """Makes the calls to the files."""
-        self.queue = InboxQueue(self.files, limits, self.calls.call)
         self.figures = GatewayFigures()
+        self.queue = InboxQueue(self.files, limits, self.calls.call, self.figures.counts)
         self.access = AccessRules()
         self.core = GatewayCore(self.name, 0, SchemaView(), limits)
         ephemeral = ByteBudget(limits.ephemeral_bytes)
@@ -138,25 +138,18 @@ class Gateway:
 
     def report(self) -> dict[str, Any]:
         """The figures of this moment for the driver, as JSON-ready values; the fields of ``GatewayStatus``."""
-        core, queue, figures, now = self.core, self.queue, self.figures, time.monotonic()
+        core, figures, now = self.core, self.figures, time.monotonic()
         return {
             "generation": core.requests.generation,
             "members": self.members,
             "requests": len(core.calls),
             "oldest_request": figures.oldest_call(now),
             "deliveries": sum(member.open_deliveries for member in core.members.values()),
-            "queued": len(queue),
+            "queued": len(self.queue),
             "refused_age": figures.refused_age(now),
             "refused_reason": figures.refused_reason,
             "open_stages": figures.oldest_deliveries(core.members.values(), now),
-            "counts": {
-                **figures.counts,
-                "commit-seconds": figures.commit_seconds,
-                "inbox-files": queue.files,
-                "inbox-events": queue.written_events,
-                "inbox-bytes": queue.written_bytes,
-                "inbox-seconds": queue.write_seconds,
-            },
+            "counts": dict(figures.counts),
         }
 
     def _ended(self, error: BaseException | None) -> None:

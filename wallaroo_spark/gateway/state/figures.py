@@ -6,7 +6,7 @@ The gateway's report has them, and the driver's metrics, status and page show th
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Hashable, Iterable
 
 from wallaroo_spark.gateway.state.members import JoinedMember, StageJoining
@@ -19,15 +19,17 @@ COMMIT_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 They lie around the measured 0.4 s of ``docs/pipelines/engine.md``; the last one is the limit of a call.
 """
 
+ALWAYS_THERE = ("commit-seconds", "inbox-files", "inbox-events", "inbox-bytes", "inbox-seconds")
+"""The counts that a report has from the start: the seconds from calls to their commits, and the files of the inbox with
+their events, the bytes of these, and the seconds that writing them has taken."""
+
 
 class GatewayFigures:
     """Counts calls, commits and refused tokens. ``now`` is monotonic time in seconds."""
 
     def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-        """``calls:<method>:<outcome>``, ``deliveries``, ``tokens-refused`` and ``commit:<bound>``."""
-        self.commit_seconds = 0.0
-        """Sum of the seconds from a call to its commit."""
+        self.counts: defaultdict[str, float] = defaultdict(int, dict.fromkeys(ALWAYS_THERE, 0))
+        """``calls:<method>:<outcome>``, ``deliveries``, ``tokens-refused``, ``commit:<bound>``, and ALWAYS_THERE."""
         self.refused_reason = ""
         """Why a token was refused last."""
         self._refused_at: float | None = None
@@ -57,7 +59,7 @@ class GatewayFigures:
         if committed:
             bound = next((f"{bound:g}" for bound in COMMIT_SECONDS if seconds <= bound), "+Inf")
             self.counts[f"commit:{bound}"] += 1
-            self.commit_seconds += seconds
+            self.counts["commit-seconds"] += seconds
 
     def oldest_call(self, now: float) -> float | None:
         """Seconds for which the oldest call has waited; None when none waits."""

@@ -21,9 +21,9 @@ from wallaroo_spark.errors import PipelineError
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.sidecar.folder import SidecarFolder
-from wallaroo_spark.storage.locations import Location
+from wallaroo_spark.storage.locations import Location, within
 from wallaroo_spark.streams.batch_outputs import BatchOutputs, Manifest, OutputFile
-from wallaroo_spark.streams.places import TABLES, checkpoint_for_tasks
+from wallaroo_spark.streams.places import CHECKPOINT, TABLES
 from wallaroo_spark.streams.rows import OutputKind, as_events
 from wallaroo_spark.streams.tables.table_files import MOVED, PartitionIndex, Place, RowGroups, TableFolders
 
@@ -46,7 +46,7 @@ class TableReader:
         self.tables = TableFolders(folder, spark)
         self._outputs = BatchOutputs(folder, spark)
         self._folder = SidecarFolder(folder, TABLES, spark=spark)
-        self._checkpoint = CheckpointFiles(checkpoint_for_tasks(folder), spark)
+        self._checkpoint = CheckpointFiles(within(folder, CHECKPOINT), spark)
         self._groups = RowGroups(self.tables)
         self._indexes: dict[PartitionKey, tuple[PartitionIndex, int]] = {}
         """The index of each partition, and the newest batch in it."""
