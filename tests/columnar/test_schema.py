@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from tests.protocol.strategies import run_of
-from wallaroo_spark.columnar import ROW_DDL, ROW_SCHEMA, STORED_SCHEMA, CommonColumns, RowsOf, decode_run, to_rows
+from wallaroo_spark.columnar import ROW_DDL, ROW_SCHEMA, STORED_SCHEMA, CommonColumns, decode_run, to_rows
 from wallaroo_spark.protocol import DRAFT_BE, Flags, Message
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ def stored(given: list[Message]) -> pa.RecordBatch:
 
 
 def rows(given: list[Message], *, include_boundaries: bool, stream_id: int = 1) -> pa.RecordBatch:
-    of = RowsOf("shop-1", "orders", stream_id, 1_700_000_000_000_001, len(given))
-    return to_rows(stored(given), CommonColumns.of([of]), include_boundaries=include_boundaries)
+    common = CommonColumns.one(("orders", stream_id), ("shop-1", 1_700_000_000_000_001), len(given))
+    return to_rows(stored(given), common, include_boundaries=include_boundaries)
 
 
 @pytest.mark.spark
@@ -69,8 +70,11 @@ def test_a_stream_id_above_the_bigint_keeps_its_bits() -> None:
 
 
 def test_rows_of_several_streams_carry_each_its_own() -> None:
-    of = [RowsOf("shop-1", "a", 1, 10, 2), RowsOf("shop-2", "b", 2, 20, 1)]
-    batch = to_rows(stored(GIVEN), CommonColumns.of(of), include_boundaries=False)
+    numbers = np.arange(2, dtype=np.int32)
+    common = CommonColumns(
+        [("a", 1), ("b", 2)], [("shop-1", 10), ("shop-2", 20)], numbers, numbers, np.array([2, 1], np.int32)
+    )
+    batch = to_rows(stored(GIVEN), common, include_boundaries=False)
     batch.validate(full=True)
     assert batch["message_id"].to_pylist() == [1, 3]
     assert batch["instance"].to_pylist() == ["shop-1", "shop-2"]

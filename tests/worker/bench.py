@@ -166,12 +166,9 @@ class Bench:
                 self.connectors[instruction.connection].take(instruction.data)
             case e.Close():
                 self.connectors[instruction.connection].closed = instruction
-            case e.PauseReading():
-                assert not self.connectors[instruction.connection].paused
-                self.connectors[instruction.connection].paused = True
-            case e.ResumeReading():
-                assert self.connectors[instruction.connection].paused
-                self.connectors[instruction.connection].paused = False
+            case e.SetReading():
+                assert self.connectors[instruction.connection].paused is instruction.reading
+                self.connectors[instruction.connection].paused = not instruction.reading
             case e.AskAssignment() | e.AskClaims():
                 if self.registry_answers:
                     self.answer(instruction)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -42,26 +41,12 @@ STORED_SCHEMA = pa.schema([ROW_SCHEMA.field(name) for name in ("message_id", "ev
 """The columns that a worker stores for each message; the other columns are constant for a stream and arrival."""
 
 
-class RowsOf(NamedTuple):
-    """Metadata shared by the next ``rows`` rows."""
-
-    instance: str
-    """Name of the connector instance."""
-    stream: str
-    stream_id: int
-    """Id of the stream, u64 as on the wire; its bits become the bigint."""
-    received_at: int
-    """Time of arrival in µs since 1970 UTC."""
-    rows: int
-    """Number of rows."""
-
-
 @dataclass(frozen=True, eq=False)
 class CommonColumns:
     """Metadata of rows as columns: entry n is shared by the next ``rows[n]`` rows."""
 
     streams: Sequence[tuple[str, int]]
-    """The name and the id (the u64 of the wire) of each stream."""
+    """The name and the id of each stream, u64 as on the wire; its bits become the bigint."""
     receipts: Sequence[tuple[str, int]]
     """Instances, each with a time of receipt in µs since 1970 UTC."""
     stream: NDArray[np.int32]
@@ -72,12 +57,10 @@ class CommonColumns:
     """Number of rows that share each entry."""
 
     @classmethod
-    def of(cls, entries: Sequence[RowsOf]) -> CommonColumns:
-        """Make the columns from one object for each entry."""
-        numbers = np.arange(len(entries), dtype=np.int32)
-        streams = [(entry.stream, entry.stream_id) for entry in entries]
-        receipts = [(entry.instance, entry.received_at) for entry in entries]
-        return cls(streams, receipts, numbers, numbers, np.array([entry.rows for entry in entries], np.int32))
+    def one(cls, stream: tuple[str, int], receipt: tuple[str, int], rows: int) -> CommonColumns:
+        """The columns of ``rows`` rows of one stream and one time of receipt."""
+        first = np.zeros(1, np.int32)
+        return cls([stream], [receipt], first, first, np.array([rows], np.int32))
 
     def columns(self) -> dict[str, pa.Array]:
         """The columns of all rows, by name."""

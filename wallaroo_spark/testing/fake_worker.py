@@ -23,7 +23,7 @@ from unittest import mock
 
 import pyarrow as pa
 
-from wallaroo_spark.columnar import ROW_SCHEMA, CommonColumns, RowsOf, decode_run, to_rows
+from wallaroo_spark.columnar import ROW_SCHEMA, CommonColumns, decode_run, to_rows
 from wallaroo_spark.connector import stream_id_of
 from wallaroo_spark.connector.arguments import event_time_of
 from wallaroo_spark.errors import ConfigurationError, LeaseLostError, RegistryError, TransportError
@@ -414,7 +414,7 @@ def rows(
     )
     moment = time.time_ns() if received_at is None else event_time_of(received_at)
     assert moment is not None
-    batches = list(_decoded(frames, RowsOf(instance, stream, number, moment // 1000, 0)))
+    batches = list(_decoded(frames, (stream, number), (instance, moment // 1000)))
     return spark.createDataFrame(pa.Table.from_batches(batches, schema=ROW_SCHEMA))
 
 
@@ -428,7 +428,7 @@ def _one_for_each(payloads: list[bytes], name: str, values: Iterable[T]) -> list
     return found
 
 
-def _decoded(frames: bytes, of: RowsOf) -> Iterator[pa.RecordBatch]:
+def _decoded(frames: bytes, stream: tuple[str, int], receipt: tuple[str, int]) -> Iterator[pa.RecordBatch]:
     """The rows of MESSAGE frames of one stream, decoded as by a worker."""
     buffer = FrameBuffer(LONGEST_FRAME)
     buffer.feed(frames)
@@ -437,4 +437,5 @@ def _decoded(frames: bytes, of: RowsOf) -> Iterator[pa.RecordBatch]:
         decoded = decode_run(run, event_time_unit="ns")
         if decoded.error is not None:
             raise decoded.error
-        yield to_rows(decoded.columns(), CommonColumns.of([of._replace(rows=decoded.count)]), include_boundaries=True)
+        common = CommonColumns.one(stream, receipt, decoded.count)
+        yield to_rows(decoded.columns(), common, include_boundaries=True)

@@ -343,17 +343,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         passed(Step.REFERENCES_RECEIVED)
         notice = calls.decode(body)
         now, told_at = time.monotonic(), time.time_ns() // 1000
-        event = e.Committed(
-            notice.epoch,
-            notice.batch,
-            notice.references,
-            now,
-            told_at,
-            notice.leaving,
-            notice.ended,
-            notice.scopes,
-            notice.cursor,
-        )
+        event = e.Committed(**notice._asdict(), now=now, told_at=told_at)
         self._worker.call(self._commit(event), _CALL_SECONDS)
         passed(Step.ACK_SENT)
         return b""

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wallaroo_spark.columnar import CommonColumns, RowsOf, to_rows
+from wallaroo_spark.columnar import CommonColumns, to_rows
 from wallaroo_spark.errors import TransportError
 from wallaroo_spark.inner.calls import MOST_BYTES, MOST_ROWS, SAMPLE_SCHEMA, MessageSample, SampleQuestion
 from wallaroo_spark.worker.buffer.buffer import Buffer
@@ -100,10 +100,8 @@ def _newest(stream: HeldStream, question: SampleQuestion, rows: int) -> pa.Recor
     for part, _ in stream.delivery(begin, stream.end) if begin < stream.end else ():
         if question.instance and part.receipt.instance != question.instance:
             continue
-        of = RowsOf(
-            part.receipt.instance, stream.name, stream.key.stream_id, part.receipt.received_at, part.stored.num_rows
-        )
-        found.append(_cut(to_rows(part.stored, CommonColumns.of([of]), include_boundaries=True), question.cut))
+        common = CommonColumns.one((stream.name, stream.key.stream_id), part.receipt, part.stored.num_rows)
+        found.append(_cut(to_rows(part.stored, common, include_boundaries=True), question.cut))
     return pa.concat_batches(found) if found else None
 
 

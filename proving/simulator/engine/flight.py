@@ -118,12 +118,7 @@ class Client:
         if notice.action == REWIND:
             self._tell(e.Rewound(told.epoch, told.batch, told.known, told.leaving, told.scopes, told.cursor))
         else:
-            now, scopes, cursor = self._inner.sim.now, told.scopes, told.cursor
-            self._tell(
-                e.Committed(
-                    told.epoch, told.batch, told.references, now, None, told.leaving, told.ended, scopes, cursor
-                )
-            )
+            self._tell(e.Committed(**told._asdict(), now=self._inner.sim.now))
 
     def followed(self, cursor: int, wait: float, everything: bool) -> FollowedScopes:
         """The scopes that the worker follows; it answers at once or not at all."""

@@ -22,7 +22,7 @@ PARTS: dict[str, Any] = {
     "address": LONG, "asked": MANY, "at_once": True, "batch": 3, "data": LONG.encode(), "epoch": 2,
     "error": ValueError(LONG), "granted": frozenset(MANY), "instance": LONG, "instances": NAMES, "names": NAMES,
     "now": 1.5, "parts": tuple((number, LONG.encode()) for number in range(50)), "peer": LONG, "queued": 5,
-    "ranges": (PlannedRange(KEY, None, 9),) * 1000, "reason": LONG, "received_at": 1,
+    "ranges": (PlannedRange(KEY, None, 9),) * 1000, "reading": True, "reason": LONG, "received_at": 1,
     "leaving": ("a group", frozenset({KEY})), "behind": 7,
     "ended": (KEY,), "scopes": NAMES, "cursor": 3,
     "references": {KEY: 9},

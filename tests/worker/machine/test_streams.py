@@ -188,7 +188,7 @@ class TestV3:
         assert connector.said(NotifyAck) == []
         assert bench.released == [7]
 
-    @pytest.mark.parametrize("call", ["claimed", "_open_granted", "_open_claimed", "_open"])
+    @pytest.mark.parametrize("call", ["claimed", "_open_claimed", "_open"])
     def test_the_claims_of_a_session_that_an_error_of_this_program_ends_are_released(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch, call: str
     ) -> None:

@@ -10,8 +10,7 @@ Source: ``docs/architecture.md#rules``, rule 7; ``docs/protocol.md#session-state
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import ParamSpec, TypeVar
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -31,8 +30,6 @@ LONGEST_HELLO = 5 + 4 * (2 + 0xFFFF)
 """Size of the longest HELLO in bytes: four fields of the greatest length, with length field and tag."""
 Run = tuple[Connection, MessageRun]
 Found = tuple[list[Connection], Decoded, list[RunRows]]
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class _PlainParts:
@@ -87,28 +84,20 @@ class Arrivals:
             connection = self._connections.by_number.get(number)
             if connection is not None:
                 heard[number] = connection
-                self._guarded(connection, self._feed, connection, data, received_at)
+                self._connections.guarded(connection, self._feed, connection, data, received_at)
         connections = going = list(heard.values())
         while going:
-            found = ((connection, self._guarded(connection, self._next_run, connection)) for connection in going)
+            found = (
+                (connection, self._connections.guarded(connection, self._next_run, connection)) for connection in going
+            )
             runs = [(connection, run) for connection, run in found if run is not None]
             if runs:
                 self._append(runs, received_at)
             going = [connection for connection, _ in runs if connection.phase is ConnectionPhase.STREAMING]
         for connection in connections:
-            self._guarded(connection, self._connections.weigh, connection)
+            self._connections.guarded(connection, self._connections.weigh, connection)
             if connection.phase is not ConnectionPhase.LEAVING:
-                self._guarded(connection, self._settle, connection)
-
-    def _guarded(self, connection: Connection, work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T | None:
-        """Call a function for a session. If the call fails, the session ends and the result is None."""
-        try:
-            return work(*args, **options)
-        except RemoteProtocolError as error:
-            self._connections.fault(connection, error)
-        except Exception as error:
-            self._connections.give_up([connection.number], error)
-        return None
+                self._connections.guarded(connection, self._settle, connection)
 
     def _feed(self, connection: Connection, data: bytes, received_at: int) -> None:
         self._connections.counts["bytes"] += len(data)
@@ -155,9 +144,14 @@ class Arrivals:
                 # The messages of another session may have ended this one.
                 if connection.phase is not ConnectionPhase.STREAMING:
                     continue
-                if plain is None or self._guarded(connection, self._admit_plain, connection, rows, plain) is False:
+                if (
+                    plain is None
+                    or self._connections.guarded(connection, self._admit_plain, connection, rows, plain) is False
+                ):
                     self._append_plain(plain)
-                    self._guarded(connection, self._admit, connection, rows, decoded.error, held, received_at)
+                    self._connections.guarded(
+                        connection, self._admit, connection, rows, decoded.error, held, received_at
+                    )
             self._append_plain(plain)
             if held is not None:
                 self._buffer.settle(held)
@@ -221,7 +215,9 @@ class Arrivals:
             ]
         except Exception:
             # Decode again, run by run, to find the session whose messages this program fails on.
-            found = (self._guarded(connection, self._decoded_alone, connection, run) for connection, run in runs)
+            found = (
+                self._connections.guarded(connection, self._decoded_alone, connection, run) for connection, run in runs
+            )
             return [one for one in found if one is not None]
 
     def _decoded_alone(self, connection: Connection, run: MessageRun) -> Found:

@@ -8,8 +8,8 @@ Source: ``docs/protocol.md#session-states`` and ``docs/protocol.md#rewinding``.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from wallaroo_spark.columnar import find_messages
 from wallaroo_spark.errors import RemoteProtocolError
@@ -42,6 +42,8 @@ REFUSALS = 16
 """Refused connections that are remembered. They are enough for a person, and bound memory."""
 REASON_LENGTH = 300
 """Characters of a remembered reason. It bounds memory."""
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class RefusedConnection(NamedTuple):
@@ -176,6 +178,16 @@ class Connections:
         if connection is not None:
             reason = f"does not read: {event.queued} bytes wait for it"
             self.fault(connection, broken(Fault.PEER_NEVER_READS, reason), at_once=True)
+
+    def guarded(self, connection: Connection, work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T | None:
+        """Call a function for a session. If the call fails, the session ends and the result is None."""
+        try:
+            return work(*args, **options)
+        except RemoteProtocolError as error:
+            self.fault(connection, error)
+        except Exception as error:
+            self.give_up([connection.number], error)
+        return None
 
     def give_up(self, connections: Iterable[int], error: Exception) -> None:
         """End these sessions after an error of this program, and no other session.
@@ -404,7 +416,7 @@ class Connections:
         if connection.paused:
             connection.paused = False
             self.paused.pop(connection.number, None)
-            self.out.append(e.ResumeReading(connection.number))
+            self.out.append(e.SetReading(connection.number, True))
         if not wait:
             self.out.append(e.Close(connection.number, at_once))
 

@@ -48,8 +48,7 @@ class Environment(Protocol):
 _CALLS: dict[type, Callable[[Environment, Any], None]] = {
     e.Send: lambda environment, instruction: environment.send(instruction),
     e.Close: lambda environment, instruction: environment.close(instruction),
-    e.PauseReading: lambda environment, instruction: environment.set_reading(instruction.connection, False),
-    e.ResumeReading: lambda environment, instruction: environment.set_reading(instruction.connection, True),
+    e.SetReading: lambda environment, instruction: environment.set_reading(instruction.connection, instruction.reading),
     e.AskAssignment: lambda environment, instruction: environment.ask_assignment(instruction),
     e.ReleaseInstances: lambda environment, instruction: environment.release_instances(instruction.instances),
     e.AskClaims: lambda environment, instruction: environment.ask_claims(instruction),

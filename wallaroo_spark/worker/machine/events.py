@@ -205,17 +205,11 @@ class Close:
 
 
 @dataclass(frozen=True, slots=True)
-class PauseReading:
-    """Stop reading this peer's socket."""
+class SetReading:
+    """Stop reading this peer's socket, or read it again."""
 
     connection: int
-
-
-@dataclass(frozen=True, slots=True)
-class ResumeReading:
-    """Read this peer's socket again."""
-
-    connection: int
+    reading: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,8 +271,7 @@ class Log:
 Instruction = (
     Send
     | Close
-    | PauseReading
-    | ResumeReading
+    | SetReading
     | AskAssignment
     | ReleaseInstances
     | AskClaims

@@ -5,7 +5,6 @@ Source: ``docs/protocol.md#session-states``.
 
 from __future__ import annotations
 
-from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.protocol import Fault, StreamReference, broken, faults
 from wallaroo_spark.worker.machine import events as e
 from wallaroo_spark.worker.machine.connection_state import Connection, ConnectionPhase
@@ -79,15 +78,7 @@ class Handshake:
         connections = self._connections
         for connection in [c for c in connections.awaiting.values() if connections.following.knows(c.scope)]:
             if connection.phase is ConnectionPhase.AWAITING:
-                self._guarded_accept(connection)
-
-    def _guarded_accept(self, connection: Connection) -> None:
-        try:
-            self._accept(connection)
-        except RemoteProtocolError as error:
-            self._connections.fault(connection, error)
-        except Exception as error:
-            self._connections.give_up([connection.number], error)
+                connections.guarded(connection, self._accept, connection)
 
     def _ask(self, connection: Connection) -> None:
         connection.phase = ConnectionPhase.ASKING

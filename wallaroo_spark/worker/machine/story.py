@@ -26,7 +26,7 @@ _SHOWN = 5
 """Number of values kept of a collection."""
 
 _FREQUENT = frozenset({e.Received, e.Wanted, e.ReadBegan, e.Tick})
-_QUIET = frozenset({e.Send, e.WakeReaders, e.WakeDriver, e.PauseReading, e.ResumeReading})
+_QUIET = frozenset({e.Send, e.WakeReaders, e.WakeDriver, e.SetReading})
 
 
 class Digest(NamedTuple):

@@ -6,7 +6,6 @@ Source: ``docs/protocol.md#stream-states``.
 
 from __future__ import annotations
 
-from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.protocol import Notify, NotifyReceived, StreamState
 from wallaroo_spark.references import StreamKey
 from wallaroo_spark.worker.machine import events as e
@@ -70,21 +69,13 @@ class Streams:
             if connection is None or notify is None:
                 connections.release(stream_id)
             elif stream_id in event.granted:
-                self._open_granted(connection, notify)
+                connections.guarded(connection, self._open_claimed, connection, notify)
+                # Unless the stream is open now.
+                connections.release(stream_id)
             else:
                 self._answer(connection, stream_id, success=False)
         if connection:
             self._gates.acknowledge(connection)
-
-    def _open_granted(self, connection: Connection, notify: Notify) -> None:
-        try:
-            self._open_claimed(connection, notify)
-        except RemoteProtocolError as error:
-            self._connections.fault(connection, error)
-            self._connections.release(notify.stream_id)
-        except Exception as error:
-            self._connections.give_up([connection.number], error)
-            self._connections.release(notify.stream_id)
 
     def unanswered(self, event: e.RegistryFailed) -> None:
         """The registry did not answer, so these ids are refused."""

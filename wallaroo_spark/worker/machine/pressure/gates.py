@@ -103,13 +103,12 @@ class Gates:
         paused = not may_read and connection.turn is None
         if paused != connection.paused:
             connection.paused = paused
+            self._sessions.out.append(e.SetReading(connection.number, not paused))
             if paused:
                 self._sessions.paused[connection.number] = connection
                 self._sessions.counts[f"paused:{self.pressure().name.lower()}"] += 1
-                self._sessions.out.append(e.PauseReading(connection.number))
             else:
                 del self._sessions.paused[connection.number]
-                self._sessions.out.append(e.ResumeReading(connection.number))
                 self.acknowledge(connection)
 
     def regulate_all(self) -> None:
