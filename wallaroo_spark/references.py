@@ -216,11 +216,7 @@ class VersionedReferences(Mapping[str, Mapping[str, Reference]]):
         with line.lock:
             found = dict(line.streams.get(scope, {}))
             for step in reversed(line.behind(self._version)):
-                for stream, old in step.undo.get(scope, _NOTHING).items():
-                    if old is None:
-                        found.pop(stream, None)
-                    else:
-                        found[stream] = old
+                _apply(found, step.undo.get(scope, _NOTHING))
             return found
 
     def __getitem__(self, scope: str) -> Mapping[str, Reference]:
@@ -323,6 +319,15 @@ class _Step(NamedTuple):
     """The number of changed streams."""
 
 
+def _apply(known: dict[str, Reference], changes: Mapping[str, Reference | None]) -> None:
+    """Change the references of one scope; None removes a stream."""
+    for stream, reference in changes.items():
+        if reference is None:
+            known.pop(stream, None)
+        else:
+            known[stream] = reference
+
+
 class _Line:
     """The storage of the versions of one line. The callers of its methods hold ``lock``, which guards all of it."""
 
@@ -348,11 +353,7 @@ class _Line:
             undo[scope] = {stream: known.get(stream) for stream in differing}
             total += len(differing)
             self._count -= len(known)
-            for stream, new in differing.items():
-                if new is None:
-                    del known[stream]
-                else:
-                    known[stream] = new
+            _apply(known, differing)
             self._count += len(known)
             if known:
                 self.streams[scope] = known
@@ -392,25 +393,17 @@ class _Line:
         for step in reversed(self.behind(version)):
             for scope, streams in step.undo.items():
                 known = found.setdefault(scope, {})
-                for stream, old in streams.items():
-                    if old is None:
-                        known.pop(stream, None)
-                    else:
-                        known[stream] = old
+                _apply(known, streams)
                 if not known:
                     del found[scope]
         return found
 
 
-def reference_of(references: References, key: StreamKey) -> Reference | None:
-    """Return the reference of one stream, None if it has none; the time does not depend on the number of streams."""
-    if isinstance(references, VersionedReferences):
-        return references.reference(key.scope, str(key.stream_id))
-    return references.get(key.scope, {}).get(str(key.stream_id))
-
-
 def references_of(references: References, keys: Iterable[StreamKey]) -> dict[StreamKey, Reference | None]:
-    """Return the references of several streams, None for one that has none; see :func:`reference_of`."""
+    """Return the references of several streams, None for one that has none.
+
+    The time does not depend on the number of other streams.
+    """
     if isinstance(references, VersionedReferences):
         return references.references_of(keys)
     return {key: references.get(key.scope, {}).get(str(key.stream_id)) for key in keys}

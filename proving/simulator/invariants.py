@@ -15,7 +15,7 @@ from proving.simulator.parts.surroundings import Surroundings
 from proving.simulator.parts.worker import Worker
 from proving.simulator.worker_validation import validate_worker
 from wallaroo_spark.protocol import NOTHING_PROCESSED, ConnectorSession, Frame, NotifyAck, Ok
-from wallaroo_spark.references import Endings, Reference, StreamKey, flatten, ranges, reference_of
+from wallaroo_spark.references import Endings, Reference, StreamKey, flatten, ranges, references_of
 from wallaroo_spark.source.forgetting import dwell_seconds
 from wallaroo_spark.worker.machine.connection_state import Connection
 from wallaroo_spark.worker.machine.state import WorkerState
@@ -290,8 +290,10 @@ class Judge:
             worker = self.world.inner.ports.get(view.address)
             if not isinstance(worker, Worker) or not worker.serving or worker.asleep or worker.state is None:
                 continue
-            for stream in worker.state.buffer.with_rows():
-                if stream.extent(reference_of(start, stream.key), None, None) is not None:
+            streams = worker.state.buffer.with_rows()
+            starts = references_of(start, [stream.key for stream in streams])
+            for stream in streams:
+                if stream.extent(starts[stream.key], None, None) is not None:
                     found[worker.name, stream.key] = self._waiting.get((worker.name, stream.key), now)
         self._waiting = found
         for (name, key), since in found.items():

@@ -17,7 +17,7 @@ from wallaroo_spark.checkpoint import model
 from wallaroo_spark.inner.calls import PlanAnswer, PlanQuestion
 from wallaroo_spark.inner.notices import Followers
 from wallaroo_spark.protocol import WorkerSession
-from wallaroo_spark.references import References, VersionedReferences, reference_of
+from wallaroo_spark.references import References, VersionedReferences, references_of
 from wallaroo_spark.source.forgetting import Decision, Forgetting
 from wallaroo_spark.source.planner import Inquiry, Plan
 from wallaroo_spark.worker.buffer.buffer import Buffer
@@ -285,8 +285,9 @@ def counts_retention_from_planning() -> AbstractContextManager[Any]:
     def early(self: Forgetting, start: VersionedReferences, plan: Plan, ends: References, slots: int) -> Decision:
         decision = decide(self, start, plan, ends, slots)
         times = {scope: dict(streams) for scope, streams in decision.endings.times.items()}
+        planned = references_of(ends, plan.ended)
         for key, reference in plan.ended.items():
-            if reference_of(ends, key) == reference:
+            if planned[key] == reference:
                 times.setdefault(key.scope, {})[str(key.stream_id)] = decision.endings.at
         return replace(decision, endings=decision.endings._replace(times=times))
 

@@ -211,10 +211,15 @@ class TestInnerPortBeforeTheToken:
         with pytest.raises(TransportError, match="did not answer 'status'"):
             client.status()
         assert client._local is None
-        os.utime(path, (0, 0))
+        other = path.with_name("file-of-a-source")
+        other.touch()
+        for one in (path, other):
+            os.utime(one, (0, 0))
         with fleet(redis_server.url) as made:
             made.start()
             assert not path.exists()
+            assert other.exists()
+        other.unlink()
 
     def test_a_socket_belongs_to_one_address_and_token(
         self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch

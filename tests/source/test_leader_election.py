@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -46,6 +47,21 @@ def test_one_that_remains_alone_leads_and_forgets_the_last_batch(make: Callable[
 
 def test_sources_of_other_receivers_do_not_meet(make: Callable[..., LeaderElection]) -> None:
     assert all(one.leads() for one in (make(), make("returns"), make(secret="another")))
+
+
+def test_only_files_of_sources_are_removed_when_they_are_old(
+    tmp_path: Path, make: Callable[..., LeaderElection]
+) -> None:
+    make("returns").close()
+    (left,) = tmp_path.iterdir()
+    other = tmp_path / "socket-of-a-worker"
+    other.touch()
+    for path in (left, other):
+        os.utime(path, (0, 0))
+    make()
+
+    assert other.exists()
+    assert not left.exists()
 
 
 def test_where_files_cannot_be_shared_each_leads(tmp_path: Path) -> None:

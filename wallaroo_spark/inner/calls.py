@@ -336,11 +336,6 @@ class DecodedNotice(NamedTuple):
     ended: tuple[StreamKey, ...]
     """Streams of which the driver has recorded the end since the last notice."""
 
-    @property
-    def known(self) -> dict[StreamKey, Reference]:
-        """The references without the streams that are forgotten."""
-        return {key: reference for key, reference in self.references.items() if reference is not None}
-
 
 def decode(body: bytes) -> DecodedNotice:
     """Decode the bytes of a notice."""

@@ -77,19 +77,28 @@ def tap_token(token: str) -> str:
     return f"{_TAP}{hmac.new(token.encode(), b'wallaroo: tap', 'sha256').hexdigest()}.{status_token(token)}"
 
 
+def private_folder() -> Path:
+    """A folder for sockets and locks that only this user can open. Raises OSError where there can be no such folder."""
+    folder = Path(tempfile.gettempdir(), f"wallaroo-{os.geteuid()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise OSError(
+            f"the folder {folder} belongs to another user, or others may open it; remove it, or set TMPDIR to another "
+            "folder"
+        )
+    return folder
+
+
 def local_socket(address: str, token: str) -> Path | None:
     """The path of the local socket of the worker with this inner address; None where there can be no such socket.
 
     Only the worker's user can open the folder. The name of the socket reveals neither address nor token, and is
     different for each worker.
     """
-    folder = Path(tempfile.gettempdir(), f"wallaroo-{os.geteuid()}")
     try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
+        folder = private_folder()
     except OSError:
-        return None
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
         return None
     path = folder / hmac.new(_known(token), address.encode(), "sha256").hexdigest()[:24]
     return path if len(os.fsencode(path)) <= _LONGEST_PATH else None

@@ -37,7 +37,7 @@ class KnownWorkers:
         return {slot: lease.flight for slot, lease in self._leases.items()}
 
 
-class FleetDiscovery:
+class FleetDiscovery(KnownWorkers):
     """Asks the registry for leases, and keeps the workers that it has found.
 
     ``leases`` asks the registry. ``found`` is called with each lease that was not known, in the order in which the
@@ -51,10 +51,10 @@ class FleetDiscovery:
         who: str,
         found: Callable[[Lease], None] = lambda lease: None,
     ) -> None:
-        self._leases = leases
+        super().__init__()
+        self._ask = leases
         self._who = who
         self._found = found
-        self._known = KnownWorkers()
         self._looking = threading.Lock()
         self._away = False
 
@@ -64,7 +64,7 @@ class FleetDiscovery:
         # An answer that is older than the last one would give a slot back to the worker that has lost it.
         with self._looking:
             try:
-                leases = self._leases()
+                leases = self._ask()
             except RegistryError as error:
                 log.log(
                     logging.DEBUG if self._away else logging.WARNING,
@@ -75,10 +75,6 @@ class FleetDiscovery:
                 self._away = True
                 return None
             self._away = False
-            for lease in self._known.learn(leases):
+            for lease in self.learn(leases):
                 self._found(lease)
             return leases
-
-    def addresses(self) -> dict[int, str]:
-        """The address of each known worker's inner port, by slot."""
-        return self._known.addresses()

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from wallaroo_spark.errors import TransportError, one_line
 from wallaroo_spark.inner.calls import PlanAnswer, PlanQuestion, Starts
 from wallaroo_spark.inner.client import Trust, WorkerClient
-from wallaroo_spark.references import Reference, References, StreamKey, reference_of
+from wallaroo_spark.references import Reference, References, StreamKey, references_of
 from wallaroo_spark.registry import FleetDiscovery, Lease, Registry
 from wallaroo_spark.source.planner import Inquiry, Limits, NextCall, Plan, SlotNews, Uncommitted
 
@@ -262,11 +262,8 @@ def _differing(start: References, held: Starts) -> dict[StreamKey, Reference | N
 
     Ephemeral references are among them even if they are equal, because they may be of another worker's buffer.
     """
-    return {
-        key: here
-        for key, committed in held.items()
-        if (here := reference_of(start, key)) != committed or isinstance(here, str)
-    }
+    starts = references_of(start, held)
+    return {key: here for key, here in starts.items() if here != held[key] or isinstance(here, str)}
 
 
 KEPT_SECONDS = 5.0

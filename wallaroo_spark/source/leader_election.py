@@ -13,22 +13,18 @@ the file.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import logging
 import os
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 from wallaroo_spark.errors import one_line
+from wallaroo_spark.inner.client import private_folder
 from wallaroo_spark.references import Reference, References, changed
-
-try:
-    import fcntl
-except ImportError:  # pragma: no cover - Windows has no such locks; each source plans alone there
-    fcntl = None  # type: ignore[assignment]  # a module elsewhere
 
 log = one_line(logging.getLogger("wallaroo_spark.source"))
 
@@ -36,6 +32,8 @@ SUCCESSION_SECONDS = 1.0
 """How long a source waits, once, until the leader of a query that has just ended releases its lock. A choice."""
 FORGOTTEN_SECONDS = 86_400.0
 """Age, since the last write, at which a file is removed; a process that has it open can still use it. A choice."""
+_PREFIX = "leader-"
+"""The beginning of the files' names. Workers have sockets in the same folder."""
 _PAUSE_SECONDS = 0.05
 """Pause between two attempts to take the lock."""
 _GREATEST_BYTES = 1 << 30
@@ -54,9 +52,9 @@ class LeaderElection:
         self._written_end: dict[str, Any] | None = None
         self._descriptor: int | None = None
         # The parent process is the driver: sources of another driver with a receiver of the same name use another file.
-        name = hashlib.sha256(f"{os.getppid()} {receiver} {secret}".encode()).hexdigest()[:32]
+        name = _PREFIX + hashlib.sha256(f"{os.getppid()} {receiver} {secret}".encode()).hexdigest()[:32]
         try:
-            self._descriptor = _open(folder or _folder(), name)
+            self._descriptor = _open(folder or private_folder(), name)
         except OSError as error:
             log.warning("a query that reads this receiver more than once plans its sources' batches apart: %s", error)
 
@@ -120,20 +118,8 @@ def _behind(reference: Reference, known: Reference | None) -> bool:
     return isinstance(known, int) and isinstance(reference, int) and reference < known
 
 
-def _folder() -> Path:
-    """A folder that belongs to this user. Raises OSError when another user has made it."""
-    folder = Path(tempfile.gettempdir()) / f"wallaroo-{os.getuid() if hasattr(os, 'getuid') else 'sources'}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if folder.is_symlink() or (hasattr(os, "getuid") and found.st_uid != os.getuid()):
-        raise OSError(f"the folder {folder} belongs to another user; remove it, or set TMPDIR to another folder")
-    return folder
-
-
 def _open(folder: Path, name: str) -> int:
-    if fcntl is None:
-        raise OSError("this operating system has no locks on files")
-    for old in folder.iterdir():
+    for old in folder.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
             if old.name != name and time.time() - old.stat().st_mtime > FORGOTTEN_SECONDS:
                 old.unlink()

@@ -184,7 +184,8 @@ def _sweep(folder: Path) -> None:
     for path in folder.iterdir():
         with contextlib.suppress(OSError):
             # A new socket may not listen yet.
-            if time.time() - path.stat().st_mtime > _MADE_SECONDS and _nobody_listens(path):
+            old = time.time() - path.stat().st_mtime > _MADE_SECONDS
+            if old and path.is_socket() and _nobody_listens(path):
                 path.unlink()
 
 
@@ -359,7 +360,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
 
     def _rewind(self, body: bytes) -> bytes:
         notice = calls.decode(body)
-        event = e.Rewound(notice.epoch, notice.batch, notice.known, notice.leaving, notice.scopes, notice.cursor)
+        event = e.Rewound(notice.epoch, notice.batch, notice.references, notice.leaving, notice.scopes, notice.cursor)
         self._tell(event)
         return b""
 

@@ -6,11 +6,8 @@ Source: ``docs/architecture.md#rules``, rule 8.
 from __future__ import annotations
 
 import contextlib
-import sys
+import resource
 from dataclasses import dataclass
-
-if sys.platform != "win32":
-    import resource
 
 RESERVED = 256
 """Open files that are kept for everything but connections: the inner port, Redis, Spark's pipes and libraries.
@@ -51,8 +48,6 @@ class OpenFiles:
 
 def raise_limit(max_sessions: int) -> OpenFiles:
     """Raise this process's limit as far as ``max_sessions`` needs and the hard limit allows; return the limit."""
-    if sys.platform == "win32":
-        return OpenFiles(None)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = max_sessions + HANDSHAKES + RESERVED
     if soft != resource.RLIM_INFINITY and soft < needed:

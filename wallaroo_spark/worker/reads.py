@@ -117,9 +117,7 @@ class Reads:
 
         Raises :class:`TransportError` once the worker shuts down.
         """
-        if not self._closed:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._asked.wait(), seconds)
+        await self._wait(self._asked, seconds)
         if self._closed:
             raise TransportError("the worker shuts down", code="worker-stopping")
 
@@ -135,9 +133,12 @@ class Reads:
 
     async def next_change(self, seconds: float) -> None:
         """Wait until the buffer changes, for some seconds at most. It delays no answer of :meth:`changed_since`."""
+        await self._wait(self._changed, seconds)
+
+    async def _wait(self, event: asyncio.Event, seconds: float) -> None:
         if not self._closed:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), seconds)
+                await asyncio.wait_for(event.wait(), seconds)
 
     async def find(self, ranges: Mapping[int, PlannedRange], seconds: float) -> FoundRanges:
         """The ranges that are held; waits until at least one is, or the time is over.

@@ -7,9 +7,8 @@ Source: ``docs/protocol.md#session-states``, ``docs/protocol.md#stream-states``,
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.protocol import frames
@@ -77,18 +76,17 @@ def _fitting(streams: Sequence[frames.StreamReference]) -> int:
     return len(streams)
 
 
-def read_hello(revision: Revision, body: bytes, version: str, cookie_problem: Callable[[bytes], str]) -> frames.Hello:
+def read_hello(revision: Revision, body: bytes, version: str, cookie: bytes) -> frames.Hello:
     """Decode a HELLO, and check its version before its cookie, and its cookie before the fields behind it.
 
-    Raises :class:`RemoteProtocolError`.
+    Raises :class:`RemoteProtocolError`. The comparison of cookies takes a time that does not depend on their bytes.
     """
-
     read = frames.Reader(body, revision.byte_order, "HELLO")
     given = read.short_text("the version")
     if given != version:
         raise broken(Fault.WRONG_VERSION, f"version {given[:64]!r} is not spoken here; {version!r} is")
-    if problem := cookie_problem(read.short_bytes("the cookie")):
-        raise broken(Fault.WRONG_COOKIE, problem)
+    if not hmac.compare_digest(read.short_bytes("the cookie"), cookie):
+        raise broken(Fault.WRONG_COOKIE, "the cookie is not the one that is expected here")
     hello = revision.decode(revision.by_frame[frames.Hello].tag, body)
     assert isinstance(hello, frames.Hello)
     size = len(hello.instance.encode("utf-8"))
@@ -97,18 +95,8 @@ def read_hello(revision: Revision, body: bytes, version: str, cookie_problem: Ca
     return hello
 
 
-def difference(expected: bytes, cookie: bytes) -> str:
-    """Return why a cookie is refused, in a time that does not depend on its bytes; empty for the expected one."""
-    same = hmac.compare_digest(cookie, expected)
-    return "" if same else "the cookie is not the one that is expected here"
-
-
 class WorkerSession(Session[WorkerEvent]):
-    """The worker's side of a session. ``version`` and ``cookie`` must equal those in HELLO; ``find`` finds frames.
-
-    ``cookie_problem`` takes the place of ``cookie``: it returns why the cookie of a HELLO is not accepted, without the
-    cookie itself, and an empty text for one that is.
-    """
+    """The worker's side of a session. ``version`` and ``cookie`` must equal those in HELLO; ``find`` finds frames."""
 
     role = Role.WORKER
     peer_role = Role.CONNECTOR
@@ -121,11 +109,10 @@ class WorkerSession(Session[WorkerEvent]):
         max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
         max_streams: int = DEFAULT_MAX_STREAMS,
         find: Finder | None = None,
-        cookie_problem: Callable[[bytes], str] | None = None,
     ) -> None:
         super().__init__(None, max_frame_bytes, max_streams, find)
         self._version = version
-        self._cookie_problem = cookie_problem or partial(difference, cookie)
+        self._cookie = cookie
         self.hello: frames.Hello | None = None
 
     def _next_event(self) -> WorkerEvent | None:
@@ -164,7 +151,7 @@ class WorkerSession(Session[WorkerEvent]):
         kind = revision.row(raw.tag).frame
         state = self._allow(kind)
         if kind is frames.Hello:
-            self.hello = read_hello(revision, raw.body, self._version, self._cookie_problem)
+            self.hello = read_hello(revision, raw.body, self._version, self._cookie)
             self.state = state
             return self.hello
         frame = revision.decode(raw.tag, raw.body)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -24,7 +23,7 @@ from wallaroo_spark.protocol.revisions import RECOGNITION_BYTES, V3, recognise
 from wallaroo_spark.protocol.runs import encode_run, encode_single
 from wallaroo_spark.protocol.sessions.session import E, FrameSession
 from wallaroo_spark.protocol.sessions.states import Role, SessionState
-from wallaroo_spark.protocol.sessions.worker_session import difference, read_hello
+from wallaroo_spark.protocol.sessions.worker_session import read_hello
 from wallaroo_spark.protocol.sinks import messages
 
 CREDITS = 2**32 - 1
@@ -222,7 +221,7 @@ class SinkServerSession(SinkSession[frames.Frame | RowsReceived | messages.SinkM
     def __init__(self, max_frame_bytes: int, *, version: str, cookie: bytes = b"") -> None:
         super().__init__(max_frame_bytes)
         self._version = version
-        self._cookie_problem = partial(difference, cookie)
+        self._cookie = cookie
         self._recognised = False
         self._walking: Iterator[RowsReceived | messages.SinkMessage] = iter(())
         self._gap = ""
@@ -282,7 +281,7 @@ class SinkServerSession(SinkSession[frames.Frame | RowsReceived | messages.SinkM
                 self._check_notify(frame.stream_id)
             return frame
         self.state = self._allow(frames.Hello)
-        return read_hello(V3, raw.body, self._version, self._cookie_problem)
+        return read_hello(V3, raw.body, self._version, self._cookie)
 
     def _check_notify(self, stream_id: int) -> None:
         if stream_id != messages.DATA_STREAM:

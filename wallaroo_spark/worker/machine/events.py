@@ -105,7 +105,7 @@ class Rewound:
     """Number of the query's start; it grows."""
     batch: int
     """The newest committed batch, -1 before the first."""
-    references: Mapping[StreamKey, Reference]
+    references: Mapping[StreamKey, Reference | None]
     """The committed reference of each stream in ``scopes``."""
     leaving: tuple[str, frozenset[StreamKey]] = ("", frozenset())
     """The token of the streams that are forgotten next, and these streams."""
