@@ -117,7 +117,7 @@ def _validate_lot(lots: Lots, held: HeldLot, rows: list[int]) -> None:
     assert all(before[1] <= after[0] for before, after in pairwise(edges)), edges
     for segment in segments:
         assert segment.held is held
-        assert 0 <= segment.receipt_index < len(held.receipts), segment
+        assert 0 <= int(lots.table.receipt[segment.row]) < len(held.receipts), segment
         assert segment.size == int(segment.sizes.sum()), segment
         ids = int(lots.table.first_id[segment.row]), segment.last_id
         assert ids == (int(segment.ids[0]), int(segment.ids[-1])), segment

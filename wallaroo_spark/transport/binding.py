@@ -15,6 +15,8 @@ from wallaroo_spark.transport.base import check_port, describe
 
 _BIND_TRIES = 10
 """Attempts to find a port that is free on every address of a host. A choice; a collision is rare."""
+_WHILE = " (while attempting to bind"
+"""What Python adds to the system's own words, with the address."""
 
 
 async def bind(host: str, port: int, backlog: int) -> list[socket.socket]:
@@ -33,15 +35,16 @@ async def bind(host: str, port: int, backlog: int) -> list[socket.socket]:
         targets = list(dict.fromkeys((family, address) for family, _, _, _, address in found))
         for _ in range(_BIND_TRIES - 1):
             try:
-                return _bind_each(targets)
+                return _bind_each(targets, backlog)
             except OSError as error:
                 # The port that the system chose for one address may be taken on another.
                 if port or error.errno != errno.EADDRINUSE:
                     raise
-        return _bind_each(targets)
+        return _bind_each(targets, backlog)
     except (OSError, OverflowError) as error:
+        problem, _, _ = describe(error).partition(_WHILE)
         raise TransportError(
-            f"cannot listen on {shown}: {describe(error)}; free the address, use another one, or use port 0",
+            f"cannot listen on {shown}: {problem}; free the address, use another one, or use port 0",
             code="cannot-listen",
             address=shown,
             reason="bind",
@@ -58,14 +61,15 @@ def _bind_everywhere(port: int, backlog: int) -> socket.socket:
     return socket.create_server(("", port), backlog=backlog)
 
 
-def _bind_each(targets: Sequence[tuple[int, Any]]) -> list[socket.socket]:
+def _bind_each(targets: Sequence[tuple[int, Any]], backlog: int) -> list[socket.socket]:
     sockets: list[socket.socket] = []
     missing: OSError | None = None
     with contextlib.ExitStack() as undo:
         for family, address in targets:
             port = sockets[0].getsockname()[1] if sockets else address[1]
             try:
-                sockets.append(undo.enter_context(_bound(family, (address[0], port, *address[2:]))))
+                made = socket.create_server((address[0], port, *address[2:]), family=family, backlog=backlog)
+                sockets.append(undo.enter_context(made))
             except OSError as error:
                 # "localhost" may resolve to ::1 on a machine without IPv6; then the other address suffices.
                 if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
@@ -75,16 +79,3 @@ def _bind_each(targets: Sequence[tuple[int, Any]]) -> list[socket.socket]:
     if not sockets:
         raise missing or OSError(errno.EADDRNOTAVAIL, "the host has no address")
     return sockets
-
-
-def _bound(family: int, address: Any) -> socket.socket:
-    made = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        made.bind(address)
-    except OSError:
-        made.close()
-        raise
-    return made

@@ -581,8 +581,12 @@ class Listener:
         self._tasks.start(self._run(stream))
 
     async def _run(self, stream: ByteStream) -> None:
-        if self.tls and not await self._secured(stream, self.tls):
-            return
+        if self.tls:
+            try:
+                await stream.secure(self.tls, self.handshake_timeout)
+            except OSError as error:
+                _log.warning("TLS handshake with %s failed: %s", stream.peer, describe(error))
+                return
         try:
             await self.handler(stream)
         except asyncio.CancelledError:
@@ -593,14 +597,6 @@ class Listener:
         except Exception:
             _log.exception("serving %s failed; its connection is closed", stream.peer)
         await stream.close()
-
-    async def _secured(self, stream: ByteStream, tls: ssl.SSLContext) -> bool:
-        try:
-            await stream.secure(tls, self.handshake_timeout)
-        except OSError as error:
-            _log.warning("TLS handshake with %s failed: %s", stream.peer, describe(error))
-            return False
-        return True
 
 
 def _socket_address(bound: socket.socket) -> tuple[str, int]:

@@ -127,8 +127,7 @@ def _sender(state: WorkerState, stream: HeldStream) -> str:
     owner = state.connections.by_number.get(stream.owner) if stream.owner is not None else None
     if owner is not None:
         return owner.instance
-    first = stream.segments[0] if stream.rows else None
-    return first.held.receipts[first.receipt_index].instance if first is not None else ""
+    return stream.segments[0].receipt.instance if stream.rows else ""
 
 
 def _by_instance(state: WorkerState, held: _Held) -> dict[str, _OfInstance]:

@@ -195,7 +195,7 @@ class HeldStream:
 
     def senders(self) -> set[str]:
         """The instances that have sent its rows."""
-        return {segment.held.receipts[segment.receipt_index].instance for segment in self.segments}
+        return {segment.receipt.instance for segment in self.segments}
 
     def takes(self, first_id: int) -> bool:
         """Whether messages without flags, with ids that increase from ``first_id``, are certainly all new."""
@@ -504,7 +504,9 @@ class HeldStream:
 
     def _commit_head(self, position: int) -> None:
         """Drop the rows before a position, which are committed."""
-        parts = [(segment.received_at, min(segment.end, position)) for segment in self._within(self.start, position)]
+        parts = [
+            (segment.receipt.received_at, min(segment.end, position)) for segment in self._within(self.start, position)
+        ]
         if parts:
             received, ends = (np.array(column, np.int64) for column in zip(*parts, strict=True))
             self.lots.commit_ages.add(received, np.diff(ends, prepend=self.start))

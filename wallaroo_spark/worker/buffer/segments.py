@@ -324,14 +324,9 @@ class Segment:
         return int(self._lots.table.last_id[self.row])
 
     @property
-    def receipt_index(self) -> int:
-        """The index in the lot's ``receipts``."""
-        return int(self._lots.table.receipt[self.row])
-
-    @property
-    def received_at(self) -> int:
-        """When its rows arrived, in µs since 1970 UTC."""
-        return self.held.receipts[self.receipt_index].received_at
+    def receipt(self) -> Receipt:
+        """The sender of its rows, and when they arrived."""
+        return self.held.receipts[int(self._lots.table.receipt[self.row])]
 
     @property
     def end(self) -> int:
@@ -376,7 +371,7 @@ class Segment:
         if self.first < begin or self.end > end:
             low, high = self.place(max(begin, self.first)), self.place(min(end, self.end))
             size, last_id = int(lot.sizes[low:high].sum()), int(lot.message_ids[high - 1])
-        return LotSlice(lot, held.serial, low, high, size, last_id, held.receipts[self.receipt_index])
+        return LotSlice(lot, held.serial, low, high, size, last_id, self.receipt)
 
     def stable_ends(self) -> NDArray[np.int64]:
         """The positions behind rows with a stable id, from which the stream can be resumed."""
