@@ -7,7 +7,7 @@ from typing import Any
 
 from wallaroo_spark.protocol import REVISIONS, SESSION, SessionState, frame_name
 from wallaroo_spark.protocol.sinks.messages import PHASES
-from wallaroo_spark.sinks.two_phase.states import BATCH, TRANSACTION
+from wallaroo_spark.sinks.two_phase.states import TRANSACTION
 
 HEAD = """\
 # Session and stream states
@@ -32,8 +32,8 @@ def states_page() -> str:
 
 
 def sink_diagrams() -> dict[str, str]:
-    """Mermaid diagrams of a batch in the driver, a transaction in a sink, and the transaction of a session."""
-    tables: dict[str, Mapping[Any, Mapping[Any, str]]] = {"batch": BATCH, "transaction": TRANSACTION, "phase": PHASES}
+    """Mermaid diagrams of a transaction in a sink, and of the transaction of a session."""
+    tables: dict[str, Mapping[Any, Mapping[Any, str]]] = {"transaction": TRANSACTION, "phase": PHASES}
     return {name: _diagram(_table_arrows(table), next(iter(table))) for name, table in tables.items()}
 
 

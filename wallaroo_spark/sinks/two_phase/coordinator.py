@@ -1,6 +1,6 @@
 """Two-phase commit of one sink's batches, in the driver: recover, prepare, decide, commit, finish. Without Spark.
 
-Source: ``docs/protocol.md#sinks``; the states are in ``states.py``.
+Source: ``docs/protocol.md#sinks``; ``docs/sinks.md#a-batch-in-the-driver`` has the states of a batch.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from wallaroo_spark.errors import SinkError, one_line, split_code
 from wallaroo_spark.sinks.interface import Prepared, Remembering, Sink, Transaction
 from wallaroo_spark.sinks.two_phase.decision_log import DecisionLog
-from wallaroo_spark.sinks.two_phase.states import BatchEvent, BatchRun, BatchState
 from wallaroo_spark.sinks.two_phase.vote import Vote
 from wallaroo_spark.steps import SinkStep, passed
 
@@ -34,8 +33,8 @@ class Coordinator:
         self._remembering = sink if isinstance(sink, Remembering) else None
         self._settled = False
 
-    def deliver(self, batch: int, run: RunPartitions) -> BatchState:
-        """Deliver a batch unless it has been delivered; return FINISHED, because the batch is in the sink.
+    def deliver(self, batch: int, run: RunPartitions) -> None:
+        """Deliver a batch unless it has been delivered. The batch is in the sink when this returns.
 
         Raises :class:`SinkError`, with the partition and the reason, when a partition votes to abort: then no row of
         the batch is visible in the sink. Other errors of ``run`` are passed on, with the same effect. An error after
@@ -44,20 +43,16 @@ class Coordinator:
         if not self._settled or self._always_recover:
             self.recover(batch)
         self._settled = False
-        state = BatchRun(batch)
         if self._decisions.finished(batch):
             # Perhaps the recovery above has just finished it.
             log.info("sink %s: batch %d was delivered before", self._sink.name, batch)
-            state.on(BatchEvent.FOUND_FINISHED)
+            retried = False
         else:
             self._check_memory(batch)
-            prepared, retried = self._prepare(state, batch, run)
-            self._tell(state, prepared)
-            if retried:
-                # An earlier attempt of a task may still be running and prepare now: the next batch looks for it.
-                return state.state
-        self._settled = True
-        return state.state
+            prepared, retried = self._prepare(batch, run)
+            self._tell(batch, prepared)
+        # An earlier attempt of a task may still be running and prepare now: the next batch looks for it.
+        self._settled = not retried
 
     def recover(self, batch: int) -> None:
         """Commit the decided transactions of an ended process, and abort its other transactions.
@@ -71,9 +66,7 @@ class Coordinator:
         self._overrule({batch})
         for number, prepared in self._decisions.unfinished().items():
             log.warning("sink %s: batch %d was decided and not finished; it is finished now", self._sink.name, number)
-            state = BatchRun(number)
-            state.on(BatchEvent.FOUND_COMMITTED)
-            self._tell(state, prepared)
+            self._tell(number, prepared)
         found = list(self._sink.recover())
         if not found:
             return
@@ -110,13 +103,12 @@ class Coordinator:
                 batch=batch,
             )
 
-    def _prepare(self, state: BatchRun, batch: int, run: RunPartitions) -> tuple[Sequence[Prepared], bool]:
+    def _prepare(self, batch: int, run: RunPartitions) -> tuple[Sequence[Prepared], bool]:
         """Run the partitions and decide. Returns the committed transactions, and whether a task was run again.
 
         Raises when the batch is aborted.
         """
         try_number = self._decisions.next_try(batch)
-        state.on(BatchEvent.RUN)
         if self._remembering is not None:
             self._remembering.begin(batch, try_number, alone=not self._always_recover)
         votes: list[Vote] = []
@@ -124,22 +116,18 @@ class Coordinator:
             votes.extend(run(batch))
             prepared = _unanimous(self._sink.name, batch, votes)
         except BaseException:
-            state.on(BatchEvent.ONE_NO)
-            self._throw_away(state, votes, all_of_it=self._decisions.abort(batch, try_number))
+            self._throw_away(batch, votes, all_of_it=self._decisions.abort(batch, try_number))
             raise
-        state.on(BatchEvent.ALL_YES)
         passed(SinkStep.VOTED)
         memory = self._remembering.after(prepared) if self._remembering is not None else None
         if not self._decisions.commit(batch, try_number, prepared, memory):
-            state.on(BatchEvent.OVERRULED)
-            self._throw_away(state, votes, all_of_it=False)
+            self._throw_away(batch, votes, all_of_it=False)
             raise SinkError(
                 f"sink {self._sink.name}: batch {batch} was taken over by another driver, as "
                 f"{self._decisions.identity} says, so this driver's rows are aborted; run one query per checkpoint",
                 code="checkpoint-in-use",
                 batch=batch,
             )
-        state.on(BatchEvent.LOGGED)
         if self._remembering is not None and memory is not None:
             self._remembering.remember(memory)
         passed(SinkStep.DECIDED)
@@ -149,20 +137,18 @@ class Coordinator:
             self._abort_others(batch, prepared)
         return prepared, retried
 
-    def _tell(self, state: BatchRun, prepared: Sequence[Prepared]) -> None:
+    def _tell(self, batch: int, prepared: Sequence[Prepared]) -> None:
         try:
-            self._sink.commit(state.batch, prepared)
+            self._sink.commit(batch, prepared)
         except SinkError as error:
             raise SinkError(
-                f"sink {self._sink.name}: batch {state.batch} is decided, and the sink could not commit it: "
+                f"sink {self._sink.name}: batch {batch} is decided, and the sink could not commit it: "
                 f"{error.message}; no row is lost: the query's next start commits it",
                 code="sink-batch-uncommitted",
-                **{**error.fields, "batch": state.batch},
+                **{**error.fields, "batch": batch},
             ) from error
-        state.on(BatchEvent.TOLD)
         passed(SinkStep.COMMITTED)
-        self._decisions.finish(state.batch)
-        state.on(BatchEvent.NOTED)
+        self._decisions.finish(batch)
         passed(SinkStep.FINISHED)
 
     def _abort_others(self, batch: int, prepared: Sequence[Prepared]) -> None:
@@ -171,20 +157,18 @@ class Coordinator:
         if others:
             self._sink.abort(others)
 
-    def _throw_away(self, state: BatchRun, votes: Sequence[Vote], *, all_of_it: bool) -> None:
+    def _throw_away(self, batch: int, votes: Sequence[Vote], *, all_of_it: bool) -> None:
         """Abort this try's transactions, if the sink can be reached; otherwise the next start aborts them.
 
         ``all_of_it`` means that the log has the decision to abort; then every transaction of the batch is aborted.
         """
         try:
-            found = [one for one in self._sink.recover() if one.batch == state.batch] if all_of_it else []
+            found = [one for one in self._sink.recover() if one.batch == batch] if all_of_it else []
             ours = [(one.prepared or one).transaction for one in votes]
             transactions: dict[Transaction, None] = dict.fromkeys([*ours, *found])
             self._sink.abort(list(transactions))
         except Exception as error:
-            log.warning("sink %s: batch %d is aborted later: %s", self._sink.name, state.batch, error)
-            return
-        state.on(BatchEvent.THROWN_AWAY)
+            log.warning("sink %s: batch %d is aborted later: %s", self._sink.name, batch, error)
 
 
 def _unanimous(name: str, batch: int, votes: Sequence[Vote]) -> list[Prepared]:
