@@ -213,29 +213,17 @@ class CheckpointFiles:
         On a local disk it contains a random text from a file beside the checkpoint, which is created if there is none.
         Raises :class:`CheckpointError` when that file cannot be created.
         """
-        return (
-            self.identity
-            if self._remote
-            else f"{self.identity}#{SidecarFolder(self._location, spark=self._spark).mark()}"
-        )
+        if self._remote:
+            return self.identity
+        return f"{self.identity}#{SidecarFolder(self._location, spark=self._spark).mark()}"
 
     def receivers(self) -> tuple[str, ...]:
         """Return the names of the receivers with a source in the newest planned batch; empty before the first."""
-
-        def read() -> tuple[str, ...]:
-            newest = max(self._list("offsets"), default=None)
-            return () if newest is None else model.receivers_in(newest, self._read(f"offsets/{newest}"))
-
-        return self._retrying(read)
+        return self._in_newest(model.receivers_in, ())
 
     def settings(self) -> dict[str, str]:
         """Return Spark's settings that the newest planned batch has recorded; empty before the first batch."""
-
-        def read() -> dict[str, str]:
-            newest = max(self._list("offsets"), default=None)
-            return {} if newest is None else model.settings_in(newest, self._read(f"offsets/{newest}"))
-
-        return self._retrying(read)
+        return self._in_newest(model.settings_in, {})
 
     def source_offsets(self, batch: int) -> tuple[Any, ...]:
         """Return the offset of each source in a planned batch, as JSON values; empty when the log has no such batch."""
@@ -250,8 +238,16 @@ class CheckpointFiles:
 
     def newest_offsets(self) -> tuple[Any, ...]:
         """Return the offset of each source in the newest planned batch, as JSON values; empty before the first."""
-        newest = self._retrying(lambda: max(self._list("offsets"), default=None))
-        return () if newest is None else self.source_offsets(newest)
+        return self._in_newest(model.offsets_in, ())
+
+    def _in_newest(self, parse: Callable[[int, str], _Result], without: _Result) -> _Result:
+        """What ``parse`` finds in the newest file of ``offsets/``; ``without`` such a file that value."""
+
+        def read() -> _Result:
+            newest = max(self._list("offsets"), default=None)
+            return without if newest is None else parse(newest, self._read(f"offsets/{newest}"))
+
+        return self._retrying(read)
 
     def query_id(self) -> str | None:
         """Return the id of the query to which the checkpoint belongs; None before Spark has written it.
@@ -278,10 +274,8 @@ class CheckpointFiles:
         known = {key: plan for key, plan in self._plans.items() if key[2].modified is not None}
         plans = {key: known[key] if key in known else self._plan(key) for key in wanted}
         self._plans = plans
-        by_batch = {key[1]: plan for key, plan in plans.items()}
-        return QueryProgress(
-            by_batch[committed] if committed is not None else None, by_batch[planned] if planned is not None else None
-        )
+        by_batch: dict[int | None, PlannedBatch | None] = {batch: plan for (_, batch, _), plan in plans.items()}
+        return QueryProgress(by_batch.get(committed), by_batch.get(planned))
 
     def _logs(self) -> tuple[_Log, _Log]:
         """The files of ``commits/`` and of ``offsets/``.
