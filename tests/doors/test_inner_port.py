@@ -327,7 +327,7 @@ class TestInnerPortOverTls:
     ) -> None:
         def verify(trust: Trust | None) -> None:
             connect = functools.partial(WorkerClient, trust=trust)
-            announcer = Announcer(sealed_fleet.registry, TOKEN, lambda: None, connect)
+            announcer = Announcer(sealed_fleet.registry, TOKEN, connect)
             announcer.find_workers()
             Receiver(None, "orders")._verify_workers(announcer)
 

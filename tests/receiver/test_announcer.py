@@ -11,12 +11,15 @@ from redis import Redis
 
 from tests.source.fleet import TOKEN, LiveFleet
 from tests.waiting import SECONDS, eventually
+from wallaroo_spark.errors import RegistryError
 from wallaroo_spark.inner.calls import COMMITTED, Notice
 from wallaroo_spark.inner.client import WorkerClient
 from wallaroo_spark.inner.notices import LastCommit
+from wallaroo_spark.receiver import Receiver
 from wallaroo_spark.receiver.announcer import Announcer
 from wallaroo_spark.references import References, VersionedReferences
 from wallaroo_spark.registry import EmbeddedRedis, Lease
+from wallaroo_spark.runtime.handle import DriverRounds, Waits
 
 A = {"shop-1": {"7": 10}}
 B = {"shop-1": {"7": 20}}
@@ -30,15 +33,19 @@ def fleet(file_redis: EmbeddedRedis, request: pytest.FixtureRequest) -> Iterator
 
 @pytest.fixture
 def make_announcer() -> Iterator[Callable[..., Announcer]]:
-    made: list[Announcer] = []
+    made: list[tuple[Announcer, DriverRounds]] = []
+    waits = Waits("receiver 'orders'")
 
-    def make(fleet: LiveFleet, each_round: Callable[[], None] = lambda: None, **given: Any) -> Announcer:
-        made.append(Announcer(fleet.registry, TOKEN, each_round, **given))
-        made[-1].start()
-        return made[-1]
+    def make(fleet: LiveFleet, **given: Any) -> Announcer:
+        announcer, rounds = Announcer(fleet.registry, TOKEN, **given), DriverRounds("receiver orders", 0.1, waits)
+        made.append((announcer, rounds))
+        rounds.start(announcer.find_workers)
+        return announcer
 
     yield make
-    for announcer in made:
+    waits.stopping.set()
+    for announcer, rounds in made:
+        rounds.join()
         announcer.stop()
 
 
@@ -48,7 +55,7 @@ def known(fleet: LiveFleet, slot: int) -> tuple[Any, ...]:
 
 
 def test_an_epoch_grows_whatever_the_registry_numbers_it(fleet: LiveFleet) -> None:
-    announcer = Announcer(fleet.registry, TOKEN, lambda: None)
+    announcer = Announcer(fleet.registry, TOKEN)
     assert announcer.next_epoch(7) == 7
     announcer.begin(LastCommit(7, -1, {}))
     assert announcer.next_epoch(3) == 8
@@ -57,7 +64,7 @@ def test_an_epoch_grows_whatever_the_registry_numbers_it(fleet: LiveFleet) -> No
 
 def test_a_worker_that_a_new_redis_numbers_lower_than_the_last_one_is_told(fleet: LiveFleet) -> None:
     fleet.registry.renew(Lease(0, 1, 9 * 10**15, "a worker that is gone", "127.0.0.1:1", "127.0.0.1:1"))
-    announcer = Announcer(fleet.registry, TOKEN, lambda: None)
+    announcer = Announcer(fleet.registry, TOKEN)
     announcer.find_workers()
     with Redis.from_url(fleet.options.registry) as client:
         client.flushall()
@@ -210,15 +217,19 @@ def test_known_workers_are_told_while_redis_is_away(make_announcer: Callable[...
         redis.start()
 
 
-def test_rounds_continue_when_the_driver_cannot_renew_its_locks(
-    fleet: LiveFleet, make_announcer: Callable[..., Announcer]
+@pytest.mark.parametrize("away", [False, True])
+def test_workers_are_looked_for_also_when_the_driver_cannot_renew_its_locks(
+    fleet: LiveFleet, monkeypatch: pytest.MonkeyPatch, away: bool
 ) -> None:
     def fail() -> None:
-        raise RuntimeError("no luck")
+        raise RegistryError("Redis cannot be reached") if away else RuntimeError("no luck")
 
-    announcer = make_announcer(fleet, fail)
-    announcer.begin(LastCommit(5, 2, A))
-    eventually(lambda: announcer.error == "no luck")
     fleet.start(0)
+    receiver, announcer = Receiver(None, "orders"), Announcer(fleet.registry, TOKEN)
+    monkeypatch.setattr(receiver, "_renew_all", fail)
 
-    eventually(lambda: known(fleet, 0) == (True, 5, 2))
+    with pytest.raises(RegistryError if away else RuntimeError):
+        receiver._round(announcer)
+    assert set(announcer.workers()) == {0}
+    assert receiver._telemetry.driver["registry-errors"] == away
+    announcer.stop()

@@ -165,8 +165,6 @@ def test_a_start_waits_for_a_redis_that_goes_away_meanwhile(
 def test_a_driver_that_was_away_too_long_gives_in_to_the_one_that_has_its_name(spark: SparkSession) -> None:
     with EmbeddedRedis() as redis, Registry(redis.url, "orders") as registry:
         with Receiver(spark, "orders", workers=1, registry=redis.url) as receiver:
-            announcer = receiver._announcer
-            assert announcer is not None
 
             def take_over() -> bool:
                 registry.unlock("receiver", receiver.owner)
@@ -174,7 +172,7 @@ def test_a_driver_that_was_away_too_long_gives_in_to_the_one_that_has_its_name(s
 
             eventually(take_over)
             registry.publish_fleet({"workers": "another's"})
-            eventually(lambda: "is run by another driver (another)" in announcer.error)
+            eventually(lambda: "is run by another driver (another)" in receiver._rounds.error)
             assert registry.fleet() == {"workers": "another's"}
             # Its worker ends, and is not submitted against the other driver's.
             registry.acquire(0, registry.next_submission(), "another's", "127.0.0.1:1", "127.0.0.1:2")

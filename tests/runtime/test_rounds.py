@@ -129,6 +129,19 @@ def test_an_error_is_kept_until_a_round_succeeds_and_logged_once(
     ]
 
 
+def test_rounds_go_on_after_an_error_of_this_program(waits: Waits) -> None:
+    rounds, counted = rounds_of(waits), threading.Semaphore(0)
+
+    def work() -> None:
+        counted.release()
+        raise RuntimeError("no luck")
+
+    rounds.start(work)
+    for _ in range(3):
+        assert counted.acquire(timeout=SECONDS)
+    assert rounds.error == "no luck"
+
+
 def test_an_owner_may_end_the_rounds_when_its_name_is_lost(waits: Waits) -> None:
     rounds, lost = rounds_of(waits), []
 

@@ -11,42 +11,32 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 
-from wallaroo_spark.errors import RegistryError, one_line
 from wallaroo_spark.inner.client import WorkerClient
 from wallaroo_spark.inner.notices import Followers, LastCommit, NoticeSender
 from wallaroo_spark.references import Reference, References
 from wallaroo_spark.registry import FleetDiscovery, Lease, Registry
 
-log = one_line("wallaroo_spark.receiver")
-
-ROUND_SECONDS = 0.5
-"""Pause between two looks for workers. A choice."""
 SETTLE_SECONDS = 12.0
 """The longest wait until all workers have the last commit: a little more than the time limit of one call."""
-_CLOSE_SECONDS = 10.0
-"""The longest wait for the end of the announcer's thread. A choice."""
 
 
 class Announcer:
     """Threads that send commit notices, two for each worker, so that a worker that does not answer delays no other.
 
-    ``each_round`` is called before each look for workers, to renew the driver's leases. ``leases_seen`` is called with
-    the leases after each look that the registry answered. ``connect`` makes the client of a worker from its inner
-    address and the fleet's token. ``counts`` gets the numbers of ``commits`` and of ``registry-errors``.
+    ``leases_seen`` is called with the leases after each look that the registry answered. ``connect`` makes the client
+    of a worker from its inner address and the fleet's token. ``counts`` gets the number of ``commits``.
     """
 
     def __init__(
         self,
         registry: Registry,
         token: str,
-        each_round: Callable[[], None],
         connect: Callable[[str, str], WorkerClient] = WorkerClient,
         leases_seen: Callable[[Mapping[int, Lease]], None] = lambda leases: None,
         counts: Counter[str] | None = None,
     ) -> None:
         self._discovery = FleetDiscovery(registry.leases, "the receiver", self._found)
         self._token = token
-        self._each_round = each_round
         self._connect = connect
         self._leases_seen = leases_seen
         self._last_commit: LastCommit | None = None
@@ -54,27 +44,17 @@ class Announcer:
         self._known: dict[int, Lease] = {}
         self._followers = Followers()
         self._changed = threading.Condition()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="wallaroo-announcer", daemon=True)
+        self._stopped = False
         self._counts = Counter[str]() if counts is None else counts
-        self.error = ""
-        self.registry_error = ""
-        """The reason why the registry did not answer in the last round; empty if it answered."""
         self.leases: Mapping[int, Lease] | None = None
         """The live leases of the last look; None while the registry does not answer."""
 
-    def start(self) -> None:
-        """Start the thread that looks for workers."""
-        self._thread.start()
-
     def stop(self) -> None:
         """End all threads."""
-        self._stopping.set()
         with self._changed:
+            self._stopped = True
             senders = list(self._senders.values())
             self._changed.notify_all()
-        if self._thread.is_alive():
-            self._thread.join(_CLOSE_SECONDS)
         for sender in senders:
             sender.stop()
 
@@ -139,27 +119,18 @@ class Announcer:
         with self._changed:
             return {slot: (self._known[slot], sender.client) for slot, sender in self._senders.items()}
 
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            errors = [error for step in (self._each_round, self.find_workers) if (error := _attempt(step)) is not None]
-            message = "; ".join(str(error) for error in errors)
-            if message and message != self.error:
-                log.warning("renewing the receiver's keys or looking for workers failed, and is repeated: %s", message)
-            self.error = message
-            away = (error for error in errors if isinstance(error, RegistryError))
-            self.registry_error = next((error.message for error in away), "")
-            self._counts["registry-errors"] += bool(self.registry_error)
-            self._stopping.wait(ROUND_SECONDS)
-
     def find_workers(self) -> None:
-        """Look for workers in the registry. Known workers stay known while the registry does not answer."""
+        """Look for workers in the registry. Known workers stay known while the registry does not answer.
+
+        The owner calls this in every round.
+        """
         leases = self.leases = self._discovery.look()
         if leases is not None:
             self._leases_seen(leases)
 
     def _found(self, lease: Lease) -> None:
         with self._changed:
-            if self._stopping.is_set():
+            if self._stopped:
                 return
             if known := self._senders.get(lease.slot):
                 known.stop()
@@ -184,12 +155,3 @@ def _keeping(
         if stream in before.get(scope, {}):
             kept.setdefault(scope, {})[stream] = before[scope][stream]
     return kept
-
-
-def _attempt(step: Callable[[], None]) -> Exception | None:
-    """Run one step of a round; return its error, which must not prevent the other steps."""
-    try:
-        step()
-    except Exception as error:
-        return error
-    return None

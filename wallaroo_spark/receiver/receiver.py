@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 
 from pyspark.sql import DataFrame
 
-from wallaroo_spark.errors import ConfigurationError, TransportError, WallarooError, one_line
+from wallaroo_spark.errors import ConfigurationError, RegistryError, TransportError, WallarooError, one_line
 from wallaroo_spark.inner.client import Trust, WorkerClient, fleet_keys, status_token, tap_token
 from wallaroo_spark.observe.collect import (
     ANSWER_SECONDS,
@@ -85,6 +85,8 @@ class Receiver(DriverHandle):
     """
 
     KIND, TASK, LOCK = "receiver", "worker", "receiver"
+    ROUND_SECONDS = 0.5
+    """Shorter than that of others, because connectors wait while the driver does not know the worker of their slot."""
 
     def __init__(self, spark: Any, name: str, **options: Any) -> None:
         if not re.fullmatch(r"[A-Za-z0-9_.-]{1,100}", name):
@@ -221,7 +223,7 @@ class Receiver(DriverHandle):
             self._fed.state,
             status_token(self._token) if self._token else "",
             self._report(),
-            announcer.registry_error if announcer else "",
+            self._rounds.error if announcer and isinstance(self._rounds.failure, RegistryError) else "",
             tuple(self._warnings),
         )
         found = self._collector.status(facts, Question(most, instance, stream), seconds)
@@ -261,7 +263,7 @@ class Receiver(DriverHandle):
             tuple(dataclasses.replace(job, last_error=job.last_error[:ERROR_LENGTH]) for job in jobs),
             rows,
             size,
-            announcer.error if announcer else "",
+            str(self._rounds.failure or "") if announcer else "",
             self.page_address,
         )
 
@@ -388,13 +390,11 @@ class Receiver(DriverHandle):
         setup = WorkerSetup(shipped, 0, 0, self._token, fleet_keys(self._token))
         jobs = self._make_jobs(self.options.workers, lambda *numbers: serve_slot(setup.of(*numbers)))
         connect = functools.partial(WorkerClient, trust=trust)
-        self._announcer = Announcer(
-            registry, self._token, self._renew_all, connect, jobs.leases_seen, self._telemetry.driver
-        )
+        self._announcer = Announcer(registry, self._token, connect, jobs.leases_seen, self._telemetry.driver)
         self._fed.open(self.registry_url, registry, self._announcer)
         self._waits.ask(self._renew_all)
         jobs.start()
-        self._announcer.start()
+        self._rounds.start(functools.partial(self._round, self._announcer))
         self._monitor.start()
         self._await_jobs()
         self._announcer.find_workers()
@@ -417,11 +417,20 @@ class Receiver(DriverHandle):
                     raise ConfigurationError(f"slot {slot}: {error.message}", code=error.code, slot=slot) from None
                 log.info("slot %d: %s", slot, error)
 
+    def _round(self, announcer: Announcer) -> None:
+        """Renew the driver's entries, and look for workers, also when the first of it fails."""
+        try:
+            self._renew_all()
+        except RegistryError:
+            self._telemetry.driver["registry-errors"] += 1
+            raise
+        finally:
+            announcer.find_workers()
+
     def _renew_all(self) -> None:
         """Write the driver's entries in the registry again, because Redis may have lost them.
 
-        The announcer calls this in every round. Raises :class:`ConfigurationError` when another driver runs a receiver
-        of this name; the fleet is then ended.
+        Raises :class:`ConfigurationError` when another driver runs a receiver of this name; the fleet is then ended.
         """
         if self._leases is None or self._waits.stopping.is_set():
             return

@@ -120,37 +120,43 @@ class Waits:
             )
 
 
-LONGEST_PAUSE = 1.0
-"""The most seconds between two rounds. A choice: what the registry has lost is there again after so long."""
 ROUND_END_SECONDS = 10.0
 """Limit of the wait for the last round, in seconds. A choice: longer than a request to a registry that does not answer.
 """
 
 
 class DriverRounds:
-    """The rounds of a driver, in a thread of its own. ``who`` names the driver in the log, such as ``topic orders``."""
+    """The rounds of a driver, in a thread of its own, with ``pause`` seconds between two of them.
 
-    def __init__(self, who: str, lease_seconds: float, waits: Waits) -> None:
-        self.error = ""
-        """The error of the last round; empty when it succeeded."""
-        self._who, self._lease_seconds, self._waits = who, lease_seconds, waits
+    ``who`` names the driver in the log, such as ``topic orders``.
+    """
+
+    def __init__(self, who: str, pause: float, waits: Waits) -> None:
+        self.failure: Exception | None = None
+        """The error of the last round; None when it succeeded."""
+        self._who, self._pause, self._waits = who, pause, waits
         self._over = threading.Event()
         self._round_at: float | None = None
         self._thread: threading.Thread | None = None
 
     def start(self, work: Callable[[], None], lost: Callable[[ConfigurationError], None] = lambda error: None) -> None:
-        """Call ``work`` at least once a second until ``stopping`` of the waits is set, or :meth:`end` is called.
+        """Call ``work`` again and again until ``stopping`` of the waits is set, or :meth:`end` is called.
 
-        Its errors are logged once, kept in :attr:`error`, and the call is repeated. ``lost`` is called with a
+        Its errors are logged once, kept in :attr:`failure`, and the call is repeated. ``lost`` is called with a
         :class:`ConfigurationError`, such as that of a name that is in use.
         """
-        self.error = ""
+        self.failure = None
         self._over.clear()
         self._round_at = time.monotonic()
         self._thread = threading.Thread(
             target=self._run, args=(work, lost), name=f"wallaroo-{self._who.replace(' ', '-')}", daemon=True
         )
         self._thread.start()
+
+    @property
+    def error(self) -> str:
+        """The message of the last round's error; empty when the round succeeded."""
+        return _message(self.failure)
 
     @property
     def age(self) -> float | None:
@@ -169,20 +175,25 @@ class DriverRounds:
             thread.join(ROUND_END_SECONDS)
 
     def _run(self, work: Callable[[], None], lost: Callable[[ConfigurationError], None]) -> None:
-        pause = min(LONGEST_PAUSE, self._lease_seconds / 3)
-        while not self._waits.stopping.wait(pause) and not self._over.is_set():
-            failure = ""
+        while not self._waits.stopping.wait(self._pause) and not self._over.is_set():
+            failure: Exception | None = None
             try:
                 work()
-            except WallarooError as error:
+            except Exception as error:
                 if isinstance(error, ConfigurationError):
                     lost(error)
                 if self._over.is_set():
                     return
-                failure = error.message
-                if failure != self.error:
-                    log.warning("%s: an update of the registry failed and is retried: %s", self._who, failure)
-            self.error, self._round_at = failure, time.monotonic()
+                failure = error
+                if _message(error) != self.error:
+                    ours = None if isinstance(error, WallarooError) else error
+                    text = "%s: an update of the registry failed and is retried: %s"
+                    log.warning(text, self._who, _message(error), exc_info=ours)
+            self.failure, self._round_at = failure, time.monotonic()
+
+
+def _message(error: Exception | None) -> str:
+    return error.message if isinstance(error, WallarooError) else str(error or "")
 
 
 class DriverHandle:
@@ -201,6 +212,8 @@ class DriverHandle:
     """The lock of the name in the handle's registry."""
     IN_USE: ClassVar[str] = "name-in-use"
     """The code of the error for a name that another driver has."""
+    ROUND_SECONDS: ClassVar[float] = 1.0
+    """The most seconds between two rounds. A choice: what the registry has lost is there again after so long."""
 
     def __init__(self, name: str, spark: Any, registry: str, lease_seconds: float) -> None:
         self.name = name
@@ -214,7 +227,8 @@ class DriverHandle:
         self._jobs: LongJobs | None = None
         self._lifecycle = threading.RLock()
         self._waits = Waits(f"{self.KIND} {name!r}")
-        self._rounds = DriverRounds(f"{self.KIND} {name}", lease_seconds, self._waits)
+        pause = min(self.ROUND_SECONDS, lease_seconds / 3)
+        self._rounds = DriverRounds(f"{self.KIND} {name}", pause, self._waits)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"

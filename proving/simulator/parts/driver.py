@@ -57,7 +57,6 @@ class AnnouncerByHand(Announcer):
         super().__init__(
             cast(Any, RegistryAtOnce(driver.world)),
             driver.token,
-            driver.each_round,
             cast(Any, lambda address, token: Client(driver.world.inner, address, token)),
         )
 
