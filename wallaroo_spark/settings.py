@@ -22,7 +22,7 @@ from datetime import timedelta
 from decimal import Decimal
 from enum import Enum
 from numbers import Integral, Real
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypedDict, TypeVar, Unpack
 
 from wallaroo_spark.errors import ArgumentTypeError, ArgumentValueError
 from wallaroo_spark.texts import nearest
@@ -93,14 +93,16 @@ class Row:
     """The value when the user gives none; ``dataclasses.MISSING`` if the setting is required."""
     help: str
     """One or more sentences for the user: the meaning, and the meaning of the default where that needs saying."""
-    choices: tuple[str, ...]
+    choices: tuple[str, ...] = ()
     """The permitted values; empty: all values of the type."""
-    secret: bool
+    secret: bool = False
     """Whether the value must never be shown."""
-    minimum: float | None
+    minimum: float | None = None
     """The least permitted value, in the unit of ``kind``; None: no limit."""
-    maximum: float | None
+    maximum: float | None = None
     """The greatest permitted value, in the unit of ``kind``; None: no limit."""
+    of: tuple[Any, str] | None = None
+    """The class of the value, and what the message for another one names, with the remedy; None: that of ``kind``."""
     annotation: str = ""
     """The field's type annotation, as in the source code."""
 
@@ -115,30 +117,25 @@ class Row:
         return self.default is None or "None" in self.annotation
 
 
-def row(
-    kind: Kind,
-    help: str = "",
-    *,
-    choices: tuple[str, ...] = (),
-    secret: bool = False,
-    minimum: float | None = None,
-    maximum: float | None = None,
-) -> dict[str, Any]:
+class RowLimits(TypedDict, total=False):
+    """Further fields of a :class:`Row`, which have their defaults there."""
+
+    choices: tuple[str, ...]
+    secret: bool
+    minimum: float | None
+    maximum: float | None
+    of: tuple[Any, str]
+
+
+def row(kind: Kind, help: str = "", **limits: Unpack[RowLimits]) -> dict[str, Any]:
     """Return the metadata that makes a dataclass field a row of a table; the arguments are fields of :class:`Row`.
 
     ``help`` is for texts that are computed; otherwise it is the docstring behind the field.
     """
-    return {
-        "kind": kind,
-        "help": help,
-        "choices": choices,
-        "secret": secret,
-        "minimum": minimum,
-        "maximum": maximum,
-    }
+    return {"kind": kind, "help": help, **limits}
 
 
-def setting(default: Any, kind: Kind, help: str = "", **limits: Any) -> Any:
+def setting(default: Any, kind: Kind, help: str = "", **limits: Unpack[RowLimits]) -> Any:
     """Return a dataclass field that is a row with a default; ``limits`` are the keyword arguments of :func:`row`."""
     return field(default=default, metadata=row(kind, help, **limits), repr=not limits.get("secret"))
 
@@ -191,7 +188,7 @@ def check(row: Row, value: Any, label: str) -> None:
 
     if row.choices and value not in row.choices:
         raise outside(f"{value!r} is not one of {', '.join(row.choices)}")
-    expected, described = _TYPES.get(row.kind, (object, "any object"))
+    expected, described = row.of or _TYPES.get(row.kind, (object, "any object"))
     # In Python a bool is an int, and True as a number of something is a mistake.
     if not isinstance(value, expected) or (isinstance(value, bool) and row.kind in _NUMBERS):
         shown = f"a value of type {type(value).__name__}" if row.secret else repr(value)

@@ -117,15 +117,9 @@ def session_for(name: str, settings: Mapping[str, str], slots: int, *, quiet: bo
         for key, value in settings.items():
             active.conf.set(key, value)
         return active, False
-    try:
-        with without_noise() if quiet else contextlib.nullcontext():
-            session = builder(name, settings, slots).getOrCreate()
-    except Exception as error:
-        if not is_sparks(error):
-            raise
-        raise ConfigurationError(
-            f"Spark did not start: {in_short(error)}; see Spark's own messages", code="spark-not-started"
-        ) from error
+    silence = without_noise() if quiet else contextlib.nullcontext()
+    with refusal("Spark did not start", "see Spark's own messages", code="spark-not-started"), silence:
+        session = builder(name, settings, slots).getOrCreate()
     with contextlib.suppress(Exception):
         # Spark Connect has no context, and logs elsewhere.
         session.sparkContext.setLogLevel("ERROR")
@@ -188,14 +182,21 @@ def _own_log(settings: Mapping[str, str]) -> dict[str, str]:
     return {} if theirs or "spark.driver.extraJavaOptions" in settings else log_to(LOG4J)
 
 
-def is_sparks(error: Exception) -> bool:
-    """Whether Spark raised this error; PySpark has no class of its own for some errors of Java."""
+@contextlib.contextmanager
+def refusal(problem: str, remedy: str, *, code: str, **fields: Any) -> Iterator[None]:
+    """Within the block, an error of Spark is raised as a :class:`ConfigurationError`, with Spark's reason in it."""
     from pyspark.errors import PySparkException
 
-    return isinstance(error, PySparkException) or type(error).__name__ == "Py4JJavaError"
+    try:
+        yield
+    except Exception as error:
+        # PySpark has no class of its own for some errors of Java.
+        if not isinstance(error, PySparkException) and type(error).__name__ != "Py4JJavaError":
+            raise
+        raise ConfigurationError(f"{problem}: {_in_short(error)}; {remedy}", code=code, **fields) from error
 
 
-def in_short(error: Exception) -> str:
+def _in_short(error: Exception) -> str:
     """The first line of an error of Spark that says something."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):

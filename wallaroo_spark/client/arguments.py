@@ -70,13 +70,15 @@ def key_of(key: Any) -> str | None:
     return key
 
 
+def _outside(name: str, problem: str) -> ArgumentValueError:
+    return ArgumentValueError(f"{name} is {problem}", code="option-out-of-range", argument=name)
+
+
 def limited(value: Any, name: str, least: int, most: int = _U32) -> int:
     """An integer from ``least`` to ``most``."""
     number = integer_of(value, name)
     if not least <= number <= most:
-        raise ArgumentValueError(
-            f"{name} is {number}; give {least} or more, at most {most}", code="option-out-of-range", argument=name
-        )
+        raise _outside(name, f"{number}; give {least} or more, at most {most}")
     return number
 
 
@@ -89,11 +91,7 @@ def start_of(start: Any) -> pb.StartPoint:
     """Where a new group begins: ``latest``, ``beginning`` or an offset."""
     if isinstance(start, int) and not isinstance(start, bool):
         if not 0 <= start <= LARGEST_OFFSET:
-            raise ArgumentValueError(
-                f"start is the offset {start}; offsets begin at 1, and have 63 bits",
-                code="option-out-of-range",
-                argument="start",
-            )
+            raise _outside("start", f"the offset {start}; offsets begin at 1, and have 63 bits")
         return pb.StartPoint(location=pb.StartPoint.OFFSET, offset=start)
     return pb.StartPoint(location=_chosen(start, "start", _LOCATIONS, " or an offset"))
 
@@ -128,9 +126,7 @@ def milliseconds_of(seconds: Any, name: str) -> int:
         seconds = seconds.total_seconds()
     found = timeout_of(seconds, name)
     if found is None or found == float("inf"):
-        raise ArgumentValueError(
-            f"{name} is {seconds}; give a number of seconds", code="option-out-of-range", argument=name
-        )
+        raise _outside(name, f"{seconds}; give a number of seconds")
     return round(min(found * 1000, _LONGEST_MILLISECONDS))
 
 

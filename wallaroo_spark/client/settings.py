@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from wallaroo_spark.connector.arguments import utf8_of
 from wallaroo_spark.connector.backoff import Backoff
-from wallaroo_spark.errors import ArgumentTypeError, ConfigurationError
+from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.settings import Kind, check_all, row, setting
 from wallaroo_spark.transport.address import format_address, parse_addresses
@@ -47,17 +47,11 @@ class ClientSettings:
     """Longest wait for the answer to a request, with all attempts. An answer waits for the commit of a batch."""
     finish_timeout: float = setting(30.0, Kind.SECONDS, minimum=0)
     """Longest wait at the end for functions of stages that still run."""
-    retry: Backoff | None = setting(None, Kind.OBJECT)
+    retry: Backoff | None = setting(None, Kind.OBJECT, of=(Backoff, "a Backoff; write Backoff(initial=1), for example"))
     """Delays between attempts; None: Backoff()."""
 
     def __post_init__(self) -> None:
         check_all(self)
-        if self.retry is not None and not isinstance(self.retry, Backoff):
-            raise ArgumentTypeError(
-                f"setting retry: {self.retry!r} is not a Backoff; write Backoff(initial=1), for example",
-                code="argument-type",
-                option="retry",
-            )
         if bool(self.address) == bool(self.registry):
             problem = "both address and registry are" if self.address else "neither address nor registry is"
             raise ConfigurationError(

@@ -9,17 +9,15 @@ from dataclasses import dataclass, field
 
 from wallaroo_spark.connector.arguments import utf8_of
 from wallaroo_spark.connector.backoff import Backoff
-from wallaroo_spark.errors import ArgumentTypeError, ArgumentValueError, ConfigurationError
+from wallaroo_spark.errors import ArgumentValueError, ConfigurationError
 from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.protocol import MAX_INSTANCE_BYTES, REVISIONS, Revision
 from wallaroo_spark.settings import Kind, check_all, row, setting
 from wallaroo_spark.transport import client_context, parse_addresses
 
 _REGISTRIES = ("redis://", "rediss://", "unix://", "redis+cluster://", "rediss+cluster://")
-_OBJECTS: tuple[tuple[str, type, str], ...] = (
-    ("tls", ssl.SSLContext, "give ssl.create_default_context() to trust this system's authorities, or the setting ca"),
-    ("retry", Backoff, "write Backoff(attempts=3), for example"),
-)
+_CONTEXT = "a SSLContext; give ssl.create_default_context() to trust this system's authorities, or the setting ca"
+_BACKOFF = "a Backoff; write Backoff(attempts=3), for example"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +44,7 @@ class ConnectorSettings:
     """Protocol version; the same as the receiver's option version."""
     revision: str = setting("draft-be", Kind.TEXT, choices=tuple(REVISIONS))
     """Revision of the protocol."""
-    tls: ssl.SSLContext | None = setting(None, Kind.OBJECT)
+    tls: ssl.SSLContext | None = setting(None, Kind.OBJECT, of=(ssl.SSLContext, _CONTEXT))
     """TLS context, in place of ca, certificate and key."""
     ca: str = setting("", Kind.TEXT)
     """PEM file of the authority of the workers' certificates; turns TLS on."""
@@ -62,7 +60,7 @@ class ConnectorSettings:
     """Longest time to connect to one address."""
     handshake_timeout: float = setting(60.0, Kind.SECONDS, minimum=0.001)
     """Longest wait for the answer to HELLO. A worker may not answer until its query has started."""
-    retry: Backoff | None = setting(None, Kind.OBJECT)
+    retry: Backoff | None = setting(None, Kind.OBJECT, of=(Backoff, _BACKOFF))
     """Delays between attempts to get a session, and when to give up; None: Backoff()."""
     message_ids: str = setting("increasing", Kind.TEXT, choices=("increasing", "opaque"))
     """Whether message ids increase within a stream, or are only compared for equality. The receiver has the same
@@ -76,12 +74,6 @@ class ConnectorSettings:
             raise ArgumentValueError(
                 "program is empty; give the receiver's name", code="option-missing", option="program"
             )
-        for name, kind, way_out in _OBJECTS:
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, kind):
-                raise ArgumentTypeError(
-                    f"setting {name}: {value!r} is not a {kind.__name__}; {way_out}", code="argument-type", option=name
-                )
         size = len(utf8_of(self.instance, "instance"))
         if not 0 < size <= MAX_INSTANCE_BYTES:
             raise ArgumentValueError(

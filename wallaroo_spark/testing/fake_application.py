@@ -349,9 +349,9 @@ class FakeApplication:
     def __init__(self, *schema: str | Path, port: int = 0) -> None:
         self._schema = _applied(StoredSchema(0, {}), schema)
         self._port = port
-        self._loop: LoopThread | None = None
         self._memory: MemoryApplication | None = None
-        self._served: ServedGateway | None = None
+        self._loop: LoopThread
+        self._served: ServedGateway
         self._serving = contextlib.AsyncExitStack()
         self._failures: list[Exception] = []
 
@@ -374,26 +374,22 @@ class FakeApplication:
 
     def stop(self) -> None:
         """End all connections. Everything that was kept is lost."""
-        loop, memory = self._loop, self._memory
-        self._loop = self._memory = self._served = None
-        if loop is not None:
-            loop.call(self._serving.aclose)
-            loop.stop()
+        memory, self._memory = self._memory, None
         if memory is not None:
+            self._loop.call(self._serving.aclose)
+            self._loop.stop()
             memory.close()
 
     @property
     def address(self) -> str:
         """The address for clients, ``host:port``. It stays the same after :meth:`restart_gateway`."""
         self._running()
-        assert self._served is not None
         return self._served.address
 
     def restart_gateway(self) -> None:
         """The gateway ends, and with it every connection; another one serves the same address. Records, instances and
         groups are kept; deliveries that were not acked are given to members again."""
         self._running()
-        assert self._loop is not None
         self._loop.call(self._serve_again)
 
     def apply(self, *schema: str | Path) -> None:
@@ -516,8 +512,6 @@ class FakeApplication:
             raise self._failures.pop()
 
     def _tell_gateway(self) -> None:
-        assert self._loop is not None
-        assert self._served is not None
         # It would look by itself a second later.
         self._loop.call(self._served.gateway.take_rules)
 
@@ -540,8 +534,7 @@ class FakeApplication:
         return f"{len(active)} are active; {where} waits for a result of {', '.join(left)}"
 
     async def _serve(self) -> None:
-        assert self._memory is not None
-        serving_one = serving(self._memory, port=self._port, grace=END_SECONDS)
+        serving_one = serving(self._running(), port=self._port, grace=END_SECONDS)
         self._served = await self._serving.enter_async_context(serving_one)
         self._port = parse_address(self._served.address)[1]
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated
 
 import click
 
-from wallaroo_spark.cli.check.findings import Finding, explained, note, ok, problem
+from wallaroo_spark.cli.check.findings import Finding, explained, note, of_error, ok, problem
 from wallaroo_spark.cli.common import print_result
 from wallaroo_spark.cli.receive.command import Overrides
 from wallaroo_spark.cli.receive.config import ReceiveConfig, problems
@@ -90,22 +89,18 @@ def _with_spark(config: ReceiveConfig, url: str) -> Iterator[Finding]:
     from wallaroo_spark.cli.check import steps
     from wallaroo_spark.cli.receive.running import open_session
 
-    sessions: list[Any] = []
-    with contextlib.ExitStack() as stack:
-
-        def opened() -> Iterator[Finding]:
-            session, ours = open_session(config)
-            stack.enter_context(ended_with(session, ours))
-            sessions.append(session)
-            yield from steps.session(session, config.options)
-
-        yield from explained("Spark", opened())
-        for session in sessions:
-            sound = True
-            for finding in explained("executors", steps.tasks(session, config.options, url)):
-                sound = sound and finding.state != "problem"
-                yield finding
-            if sound:
-                yield from explained("checkpoint", steps.checkpoint(session, config, url))
-            else:
-                yield note("checkpoint", "not checked, because tasks cannot run correctly")
+    try:
+        session, ours = open_session(config)
+    except Exception as error:
+        yield of_error("Spark", error)
+        return
+    with ended_with(session, ours):
+        yield from explained("Spark", steps.session(session, config.options))
+        sound = True
+        for finding in explained("executors", steps.tasks(session, config.options, url)):
+            sound = sound and finding.state != "problem"
+            yield finding
+        if sound:
+            yield from explained("checkpoint", steps.checkpoint(session, config, url))
+        else:
+            yield note("checkpoint", "not checked, because tasks cannot run correctly")

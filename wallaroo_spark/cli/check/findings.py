@@ -42,9 +42,14 @@ def explained(subject: str, check: Iterator[Finding]) -> Iterator[Finding]:
     """The findings of a check; its error is a finding too, so the checks after it still run."""
     try:
         yield from check
-    except WallarooError as error:
-        yield problem(subject, str(error))
     except Exception as error:
         # A check calls Spark, Redis clients and file systems, and each of them has errors of its own.
-        text = " ".join(str(error).split())[:300] or type(error).__name__
-        yield problem(subject, f"the check failed: {type(error).__name__}: {text}")
+        yield of_error(subject, error)
+
+
+def of_error(subject: str, error: Exception) -> Finding:
+    """The finding of a check that has failed."""
+    if isinstance(error, WallarooError):
+        return problem(subject, str(error))
+    text = " ".join(str(error).split())[:300] or type(error).__name__
+    return problem(subject, f"the check failed: {type(error).__name__}: {text}")

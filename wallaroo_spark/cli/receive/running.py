@@ -15,9 +15,9 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from wallaroo_spark.cli.receive.config import STREAM, ReceiveConfig
 from wallaroo_spark.cli.receive.view import PlainView, QuerySnapshot
-from wallaroo_spark.cli.sessions import ended_with, in_short, is_sparks, session_for, standard_error_to, ui_address
+from wallaroo_spark.cli.sessions import ended_with, refusal, session_for, standard_error_to, ui_address
 from wallaroo_spark.cli.signals import Signals, java_waits
-from wallaroo_spark.errors import ConfigurationError, WallarooError, split_code
+from wallaroo_spark.errors import WallarooError, split_code
 from wallaroo_spark.observe.receiver import ReceiverStatus
 from wallaroo_spark.options import read_value
 from wallaroo_spark.runtime import job_errors
@@ -75,7 +75,8 @@ def event_writer(config: ReceiveConfig) -> Any:
 def start_query(receiver: Any, config: ReceiveConfig) -> Any:
     """Start the query of a started receiver. Raises :class:`ConfigurationError` when Spark refuses it."""
     sink = config.sink
-    try:
+    remedy = "check select, sink and trigger"
+    with refusal("Spark refuses the query", remedy, code="query-refused", receiver=config.receiver):
         rows = receiver.stream()
         if config.select:
             rows = rows.selectExpr(*config.select)
@@ -89,14 +90,6 @@ def start_query(receiver: Any, config: ReceiveConfig) -> Any:
         if config.trigger:
             writer = writer.trigger(**config.trigger)
         return receiver.start_query(writer.queryName(config.receiver), checkpoint=config.checkpoint)
-    except Exception as error:
-        if not is_sparks(error):
-            raise
-        raise ConfigurationError(
-            f"Spark refuses the query: {in_short(error)}; check select, sink and trigger",
-            code="query-refused",
-            receiver=config.receiver,
-        ) from error
 
 
 def _run(config: ReceiveConfig, session: Any, view: PlainView, signals: Signals, show_registry: bool) -> None:
