@@ -50,8 +50,8 @@ async def test_calls_that_wait_for_their_commit_have_a_limit_in_bytes(applicatio
 
 async def test_a_large_delivery_is_read_in_parts_as_its_client_reads(application: MemoryApplication) -> None:
     application.attach = False
-    async with with_limits(application, part_bytes=1000) as (served, channel):
-        ids = [str(number) for number in range(200)]
+    async with with_limits(application, part_bytes=500) as (served, channel):
+        ids = [str(number) for number in range(100)]
         await streams(channel).Publish(publish(*ids))
         call = await joined(streams(channel).Subscribe(), join(max_events=1000))
         found = [(await call.read()).delivery]

@@ -84,6 +84,8 @@ def measure(context: Context) -> dict[str, Any]:
     """All cases; each has an application of its own in an empty folder."""
     quick = context.lengths.messages < 65_536
     found: dict[str, Any] = {}
+    context.progress("durable: warming up Java's compiler")
+    publish(context, 1, 20)
     cases: dict[str, Callable[[], dict[str, Any]]] = {
         "publish": lambda: publish(context, 1, 20 if quick else 60),
         "tiers": lambda: tiers(context, 5 if quick else 20),

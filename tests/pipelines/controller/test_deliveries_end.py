@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.pipelines.controller.one_key import BEGINNING, LATEST, REPLY, Key, record, start_at
 from wallaroo_spark.errors import ConfigurationError
-from wallaroo_spark.pipelines.controller.groups import MOST_GROUPS
+from wallaroo_spark.pipelines.controller.groups import MOST_GROUPS, QUICK_MILLIS, SLOW_MILLIS
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.plans import PipelinePlan, RetryPlan, StagePlan
@@ -235,9 +235,25 @@ def test_a_batch_that_takes_too_long_comes_in_halves() -> None:
         late = key.one(i.DeliverRecords).delivery
         key.at(key.now + 1_000)
         key.nack("anna", late)
-    for expected in ((1, 3), (4, 4), (5, 5), (6, 10)):
+    for expected in ((1, 2), (3, 6), (7, 10)):
         assert batch(key) == expected
         key.ack("anna", key.one(i.DeliverRecords).delivery)
+
+
+def test_a_group_is_given_more_at_once_while_it_is_quick_and_less_when_it_is_slow() -> None:
+    key = group_of()
+    key.publish(*(record(number) for number in range(1, 1_001)))
+    key.join("anna", max_records=250)
+    for expected, took in (((1, 100), QUICK_MILLIS), ((101, 300), 0), ((301, 550), QUICK_MILLIS + 1)):
+        assert batch(key) == expected
+        delivery = key.one(i.DeliverRecords).delivery
+        key.at(key.now + took)
+        key.ack("anna", delivery)
+    for expected in ((551, 800), (801, 925), (926, 987)):
+        assert batch(key) == expected
+        delivery = key.one(i.DeliverRecords).delivery
+        key.at(key.now + SLOW_MILLIS + 1)
+        key.ack("anna", delivery)
 
 
 @given(st.integers(1, 1_000), st.integers(1, 3))

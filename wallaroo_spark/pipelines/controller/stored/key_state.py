@@ -72,8 +72,7 @@ class Group:
     missed: int = 0
     """Records that retention removed before this group had them, and that no delivery has reported yet."""
     failed_until: int = 0
-    """The last offset of a batch that has failed as often as it may, or took too long: half of the records up to it are
-    delivered."""
+    """The last offset of a batch that has failed as often as it may: half of the records up to it are delivered."""
     paused: bool = False
     """Whether nothing is delivered, because an operator has said so."""
     idle_since: int = 0
@@ -84,6 +83,8 @@ class Group:
     """Dead letters that their stream has refused: these events are only where the group has read them."""
     refused_reason: str = ""
     """Why the last of them was refused; empty before the first."""
+    size: int = 100
+    """The most records of its next batch; it follows the time that batches take."""
 
 
 @dataclass(slots=True)
