@@ -95,15 +95,15 @@ class EndingChanges(NamedTuple):
     """The streams that are forgotten next; None when there are none."""
 
 
-def nest(references: Mapping[StreamKey, Reference]) -> dict[str, dict[str, Reference]]:
+def nest(references: Mapping[StreamKey, R]) -> dict[str, dict[str, R]]:
     """Convert flat references to the nested form."""
-    nested: dict[str, dict[str, Reference]] = {}
+    nested: dict[str, dict[str, R]] = {}
     for key, reference in references.items():
         nested.setdefault(key.scope, {})[str(key.stream_id)] = reference
     return nested
 
 
-def flatten(references: References) -> dict[StreamKey, Reference]:
+def flatten(references: Mapping[str, Mapping[str, R]]) -> dict[StreamKey, R]:
     """Convert nested references to the flat form. Raises ValueError for a stream id that is not a number."""
     return {
         StreamKey(scope, int(stream_id)): reference
@@ -131,7 +131,7 @@ class VersionedReferences(Mapping[str, Mapping[str, Reference]]):
 
     The snapshots that :meth:`with_changes` derives from each other form a line. A line stores one dictionary, of its
     newest version, and the changes between its last versions. So the time of :meth:`with_changes`,
-    :meth:`changes_since` and :meth:`reference` grows with the number of changes and not with the number of streams;
+    :meth:`changes_since` and :meth:`references_of` grows with the number of changes and not with the number of streams;
     iterating copies all streams. May be used from several threads.
     """
 
@@ -181,18 +181,10 @@ class VersionedReferences(Mapping[str, Mapping[str, Reference]]):
         with self._line.lock:
             return self._line.between(other._version, self._version)
 
-    def reference(self, scope: str, stream: str) -> Reference | None:
-        """Return the reference of one stream; None if it is unknown. Raises LookupError for a forgotten version."""
-        line = self._line
-        with line.lock:
-            # The first change after this version has the reference that the stream had at this version.
-            for step in line.behind(self._version):
-                if stream in step.undo.get(scope, _NOTHING):
-                    return step.undo[scope][stream]
-            return line.streams.get(scope, _NOTHING).get(stream)
-
     def references_of(self, keys: Iterable[StreamKey]) -> dict[StreamKey, Reference | None]:
-        """:meth:`reference` of several streams, by their keys."""
+        """Return the references of some streams; None for a stream that is unknown. Raises LookupError for a forgotten
+        version.
+        """
         line = self._line
         with line.lock:
             behind = line.behind(self._version)

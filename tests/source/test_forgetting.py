@@ -66,7 +66,7 @@ def test_an_ended_stream_is_forgotten_in_two_plans_and_an_open_one_never() -> No
     query.end_a()
     query.plan({"b": {"2": 4}})
     assert query.leaving == [A]
-    assert query.references.reference("a", "1") == 7
+    assert query.references.of_scope("a").get("1") == 7
     query.now += DWELL
     before = query.references
     assert query.plan({}).due
@@ -110,13 +110,13 @@ def test_a_leaving_stream_stays_until_every_worker_was_told(known: dict[int, str
     query.now += 10 * DWELL
     query.known = known
     assert not query.plan({}).due
-    assert query.references.reference("a", "1") == 7
+    assert query.references.of_scope("a").get("1") == 7
     token = endings_of(query.references).leaving.token  # type: ignore[union-attr]  # a group is leaving
     query.known = {0: token}
     assert not query.plan({}).due
     query.known = {0: token, 1: token}
     assert query.plan({}).due
-    assert query.references.reference("a", "1") is None
+    assert query.references.of_scope("a").get("1") is None
 
 
 def test_a_worker_that_lost_its_slot_has_ended_before_a_stream_is_forgotten() -> None:
@@ -125,7 +125,7 @@ def test_a_worker_that_lost_its_slot_has_ended_before_a_stream_is_forgotten() ->
     query.plan({})
     query.now += DWELL / 2
     assert not query.plan({}).due
-    assert query.references.reference("a", "1") == 7
+    assert query.references.of_scope("a").get("1") == 7
 
 
 def test_a_stream_that_a_connector_asks_for_stays_and_its_time_begins_again() -> None:
@@ -136,7 +136,7 @@ def test_a_stream_that_a_connector_asks_for_stays_and_its_time_begins_again() ->
     assert query.leaving == []
     query.now += DWELL
     query.plan({})
-    assert query.references.reference("a", "1") == 7
+    assert query.references.of_scope("a").get("1") == 7
     query.now += RETENTION / 2
     query.plan({"b": {"2": 9}})
     assert query.leaving == []
@@ -150,7 +150,7 @@ def test_a_stream_with_new_rows_is_open_again() -> None:
     for _ in range(3):
         query.now += 2 * RETENTION
         query.plan({})
-    assert query.references.reference("a", "1") == 8
+    assert query.references.of_scope("a").get("1") == 8
 
 
 def test_an_end_at_another_reference_than_the_plans_is_not_recorded() -> None:
@@ -187,10 +187,10 @@ def test_another_process_whose_clock_is_ahead_waits_for_lost_workers_too() -> No
     assert not second.plan({}).due
     second.now += DWELL / 2
     assert not second.plan({}).due
-    assert second.references.reference("a", "1") == 7
+    assert second.references.of_scope("a").get("1") == 7
     second.now += DWELL / 2
     assert second.plan({}).due
-    assert second.references.reference("a", "1") is None
+    assert second.references.of_scope("a").get("1") is None
 
 
 @pytest.mark.parametrize("inline_bytes", [0, 1 << 20])

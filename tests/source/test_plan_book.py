@@ -85,7 +85,7 @@ def test_a_process_that_dies_before_spark_is_told_leaves_nothing_in_the_way(stor
     taken = second.after(again(start), {"shop-1": {"1": 60}})
 
     assert taken != lost
-    assert book_of(store).references(taken).reference("shop-1", "1") == 60
+    assert book_of(store).references(taken).of_scope("shop-1").get("1") == 60
     named, wrote = NamedPlan.of(taken), NamedPlan.of(lost)
     assert named is not None
     assert wrote is not None
@@ -122,7 +122,7 @@ def test_a_snapshot_of_a_plan_that_was_given_up_is_no_base(store: PlanFiles) -> 
     value = book.after(again(value), {"shop-1": {"2": 10}})
 
     assert book_of(store).references(value).plain() == {**MANY, "shop-1": {"1": 1, "2": 10}}
-    assert book_of(store).references(given_up).reference("shop-1", "1") == 51
+    assert book_of(store).references(given_up).of_scope("shop-1").get("1") == 51
 
 
 def test_where_the_place_is_not_known_plans_stand_in_the_offsets() -> None:
@@ -167,4 +167,4 @@ def test_an_offset_of_an_earlier_release_goes_on_as_a_named_one(store: PlanFiles
     value = book_of(store).after(old, {"shop-1": {"1": 4}})
 
     assert NamedPlan.of(value) is not None
-    assert book_of(store).references(value).reference("shop-1", "1") == 4
+    assert book_of(store).references(value).of_scope("shop-1").get("1") == 4

@@ -25,6 +25,9 @@ SLACK_PART = 8
 A choice: while streams are leaving, their connectors are asked to come back later.
 """
 
+Times = dict[references.StreamKey, int | None]
+"""When streams ended, as changes of an earlier plan; None for a stream that is open again or forgotten."""
+
 
 def dwell_seconds(lease_seconds: float) -> float:
     """How long streams are leaving at least: a worker that has lost its lease notices that in this time."""
@@ -94,23 +97,18 @@ class Forgetting:
         """The ends that a plan records which goes from ``start`` to ``ends``; ``slots`` is the size of the fleet."""
         before = start.endings
         at = self._clock.after(0 if before is None else before.at)
-        times: dict[str, dict[str, int | None]] = {}
         if before is None:
             before = references.Endings(at, references.VersionedReferences.of({}), None)
-        for scope, streams in ends.items():
-            for stream in streams:
-                if before.times.reference(scope, stream) is not None:
-                    times.setdefault(scope, {})[stream] = None
-        for key, reference in plan.ended.items():
-            # An end in this plan counts from the plan after it, when its batch is committed.
-            if reference == start.reference(key.scope, str(key.stream_id)) and not _is_read(ends, key):
-                times.setdefault(key.scope, {})[str(key.stream_id)] = at
+        read, committed = references.flatten(ends), start.references_of(plan.ended)
+        times: Times = {key: None for key, ended in before.times.references_of(read).items() if ended is not None}
+        # An end in this plan counts from the plan after it, when its batch is committed.
+        times |= {key: at for key, end in plan.ended.items() if end == committed[key] and key not in read}
         if before.leaving is not None:
             return self._resolve(before, before.leaving, plan, times, slots, at)
         group = self._next_group(before, times, at)
         if group is not None:
             self._watch(group)
-        return Decision({}, references.EndingChanges(at, times, group), due=False)
+        return Decision({}, references.EndingChanges(at, references.nest(times), group), due=False)
 
     def _watch(self, leaving: references.Leaving) -> float:
         """The counted seconds since this process first found these streams leaving."""
@@ -124,45 +122,32 @@ class Forgetting:
         before: references.Endings,
         leaving: references.Leaving,
         plan: Plan,
-        times: dict[str, dict[str, int | None]],
+        times: Times,
         slots: int,
         at: int,
     ) -> Decision:
         """Forget the leaving streams once every worker knows of them, but for those that somebody wants."""
         streams = before.leaving_streams()
-        wanted = [key for key in streams if key in plan.wanted and str(key.stream_id) not in times.get(key.scope, {})]
-        for key in wanted:
-            # It is open, so it has not ended before now.
-            times.setdefault(key.scope, {})[str(key.stream_id)] = at
+        wanted = [key for key in streams if key in plan.wanted and key not in times]
+        # They are open, so they have not ended before now.
+        times |= dict.fromkeys(wanted, at)
         known = all(plan.leaving.get(slot) == leaving.token for slot in range(slots))
         waited = self._watch(leaving)
         if not slots or not known or waited < self._dwell:
-            return Decision({}, references.EndingChanges(at, times, leaving), due=bool(wanted))
-        forgotten: dict[str, dict[str, references.Reference | None]] = {}
-        for key in streams:
-            if str(key.stream_id) not in times.get(key.scope, {}):
-                forgotten.setdefault(key.scope, {})[str(key.stream_id)] = None
-                times.setdefault(key.scope, {})[str(key.stream_id)] = None
+            return Decision({}, references.EndingChanges(at, references.nest(times), leaving), due=bool(wanted))
+        forgotten = dict.fromkeys(key for key in streams if key not in times)
         self._oldest = None
-        return Decision(forgotten, references.EndingChanges(at, times, None), due=True, settles=True)
+        endings = references.EndingChanges(at, references.nest(times | forgotten), None)
+        return Decision(references.nest(forgotten), endings, due=True, settles=True)
 
-    def _next_group(
-        self, before: references.Endings, times: dict[str, dict[str, int | None]], at: int
-    ) -> references.Leaving | None:
+    def _next_group(self, before: references.Endings, times: Times, at: int) -> references.Leaving | None:
         """The streams that leave next; None while the retention of none is over."""
         over = at - self._retention
         if self._oldest is not None and self._oldest > over - self._retention // SLACK_PART:
             return None
-        found = [
-            (ended, key) for ended, key in before.ended_before(at) if str(key.stream_id) not in times.get(key.scope, {})
-        ]
-        self._oldest = min((ended for ended, _ in found), default=at)
+        found = [ended for ended, key in before.ended_before(at) if key not in times]
+        self._oldest = min(found, default=at)
         if self._oldest > over - self._retention // SLACK_PART:
             return None
-        group = [ended for ended, _ in found if ended <= over][:MOST_LEAVING]
+        group = [ended for ended in found if ended <= over][:MOST_LEAVING]
         return references.Leaving(group[-1], at, secrets.token_hex(4))
-
-
-def _is_read(ends: references.References, key: references.StreamKey) -> bool:
-    """Whether a plan with these ends reads rows of a stream."""
-    return str(key.stream_id) in ends.get(key.scope, {})

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from wallaroo_spark.errors import CheckpointError, WallarooError, one_line
-from wallaroo_spark.references import Changes, EndingChanges, VersionedReferences, merge
+from wallaroo_spark.references import Changes, EndingChanges, VersionedReferences, flatten, merge, nest
 from wallaroo_spark.sidecar import plan_files
 from wallaroo_spark.sidecar.plan_files import Chain, NamedPlan, PlanFiles, PlanName, PlanReader
 from wallaroo_spark.source.offsets import offset, references_of
@@ -185,12 +185,7 @@ class PlanBook:
 
 def _with_ended(changes: Changes, endings: EndingChanges, before: VersionedReferences) -> Changes:
     """The changes, with the references of the streams whose end alone has changed."""
-    unchanged: Changes = {
-        scope: {stream: before.reference(scope, stream) for stream in streams}
-        for scope, streams in endings.times.items()
-        if streams
-    }
-    return merge(unchanged, changes)
+    return merge(nest(before.references_of(flatten(endings.times))), changes)
 
 
 def _named_plan(value: Offset) -> NamedPlan | None:

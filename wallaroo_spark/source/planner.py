@@ -158,15 +158,12 @@ class Inquiry:
 
     def plan(self) -> Plan:
         """The answers as one plan; call it once there are no more questions."""
-        complete = True
         agreed = {}
         for slot, answer in self._answers.items():
             differing = self._differing[slot]
-            complete = complete and not differing
-            offers = {key: offer for key, offer in answer.offers.items() if key not in differing}
-            agreed[slot] = offers if differing else answer.offers
+            agreed[slot] = {key: offer for key, offer in answer.offers.items() if key not in differing}
             self._uncommitted.answered(slot, answer)
-        plan = combine(agreed, complete=complete)
+        plan = combine(agreed, complete=not any(self._differing.values()))
         return replace(
             plan,
             ended={key: reference for answer in self._answers.values() for key, reference in answer.ended.items()},
