@@ -450,7 +450,7 @@ def all_changes(before: References, after: References) -> Changes | None:
 def changed(before: References | None, after: References) -> References:
     """Return the references of ``after`` whose stream is not in ``before`` or has another reference there."""
     if isinstance(after, VersionedReferences) and (changes := after.changes_since(before)) is not None:
-        return _without_forgotten(changes)
+        return without_forgotten(changes)
     try:
         known = plain(before or {})
     except LookupError:
@@ -471,7 +471,7 @@ def ranges(start: References, end: References) -> list[PlannedRange]:
         if changes is not None and back is not None:
             return [
                 PlannedRange(StreamKey(scope, int(stream)), back[scope][stream], to)
-                for scope, streams in _without_forgotten(changes).items()
+                for scope, streams in without_forgotten(changes).items()
                 for stream, to in streams.items()
                 if back[scope][stream] != to
             ]
@@ -479,8 +479,8 @@ def ranges(start: References, end: References) -> list[PlannedRange]:
     return [PlannedRange(key, before.get(key), to) for key, to in flatten(end).items() if before.get(key) != to]
 
 
-def _without_forgotten(changes: Changes) -> dict[str, dict[str, Reference]]:
-    """The changes of streams that are not forgotten."""
+def without_forgotten(changes: Changes) -> dict[str, dict[str, Reference]]:
+    """Return the changes of streams that are not forgotten."""
     kept = {
         scope: {stream: reference for stream, reference in streams.items() if reference is not None}
         for scope, streams in changes.items()

@@ -28,6 +28,7 @@ from wallaroo_spark.references import (
     References,
     VersionedReferences,
     endings_of,
+    without_forgotten,
 )
 from wallaroo_spark.sidecar.folder import SidecarFolder
 from wallaroo_spark.sidecar.task_access import write_arrow
@@ -179,10 +180,7 @@ class PlanFiles:
     def read_snapshot(self, name: PlanName) -> References:
         """All references of a plan, with its ended streams."""
         rows, _, endings = self._read(f"{name}.snapshot")
-        references: dict[str, dict[str, Reference]] = {
-            scope: {stream: reference for stream, reference in streams.items() if reference is not None}
-            for scope, streams in rows.items()
-        }
+        references = without_forgotten(rows)
         return references if endings is None else VersionedReferences.of(references).with_endings(endings)
 
     def files(self) -> list[tuple[int, str]]:

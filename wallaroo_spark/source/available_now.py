@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from wallaroo_spark.options import Options
-from wallaroo_spark.references import Reference, References
+from wallaroo_spark.references import Reference, References, flatten, nest, references_of
 
 
 class AvailableNow:
@@ -71,15 +71,11 @@ class AvailableNow:
         target = self.target
         if target is None:
             return ends
-        nearer = {}
-        for scope, streams in ends.items():
-            known, last = start.get(scope, {}), target.get(scope, {})
-            nearer[scope] = {
-                stream_id: self._nearer(end, last[stream_id])
-                for stream_id, end in streams.items()
-                if stream_id in last and known.get(stream_id) != last[stream_id]
-            }
-        return {scope: streams for scope, streams in nearer.items() if streams}
+        beyond = flatten(ends)
+        known, last = references_of(start, beyond), references_of(target, beyond)
+        return nest(
+            {key: self._nearer(beyond[key], to) for key, to in last.items() if to is not None and to != known[key]}
+        )
 
     def _nearer(self, end: Reference, target: Reference) -> Reference:
         """The earlier reference. Where ids do not increase, the order is not known, and this is the target."""

@@ -24,7 +24,7 @@ from typing import Any
 
 from wallaroo_spark.errors import one_line
 from wallaroo_spark.inner.client import private_folder
-from wallaroo_spark.references import Reference, References, changed
+from wallaroo_spark.references import Reference, References, changed, flatten, nest, references_of
 
 log = one_line(logging.getLogger("wallaroo_spark.source"))
 
@@ -106,12 +106,9 @@ def followed(start: References, end: References, *, increasing: bool) -> dict[st
 
     A stream with increasing ids whose reference is beyond ``end`` already is left out: a reference never decreases.
     """
-    found = {}
-    for scope, streams in changed(start, end).items():
-        known = start.get(scope, {})
-        kept = {stream: reference for stream, reference in streams.items() if not _behind(reference, known.get(stream))}
-        found[scope] = kept if increasing else dict(streams)
-    return {scope: streams for scope, streams in found.items() if streams}
+    ahead = flatten(changed(start, end))
+    known = references_of(start, ahead)
+    return nest({key: one for key, one in ahead.items() if not (increasing and _behind(one, known[key]))})
 
 
 def _behind(reference: Reference, known: Reference | None) -> bool:

@@ -7,7 +7,7 @@ import threading
 from wallaroo_spark.errors import TransportError
 from wallaroo_spark.inner.client import WorkerClient
 from wallaroo_spark.inner.notices import Followers, LastCommit, NoticeSender
-from wallaroo_spark.references import Changes, References, merge, plain
+from wallaroo_spark.references import Changes, References, merge, plain, without_forgotten
 
 ANSWER_SECONDS = 30.0
 """The longest wait for the worker to take a notice, in seconds. A choice, generous for loaded machines."""
@@ -32,12 +32,7 @@ class DriverByHand:
     def committed(self, epoch: int, batch: int, changes: Changes) -> None:
         """Spark has committed a batch; the worker knows it afterwards. None in ``changes`` is a forgotten stream."""
         known = plain(self._commit.references) if self._commit is not None else {}
-        merged = merge(known, changes)
-        references = {
-            scope: {stream: reference for stream, reference in streams.items() if reference is not None}
-            for scope, streams in merged.items()
-        }
-        self._tell(LastCommit(epoch, batch, references), anew=False)
+        self._tell(LastCommit(epoch, batch, without_forgotten(merge(known, changes))), anew=False)
 
     def _tell(self, commit: LastCommit, *, anew: bool) -> None:
         sender = self._sender
