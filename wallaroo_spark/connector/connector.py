@@ -256,9 +256,7 @@ class Connector:
             messages = ResendBuffer(name, self._state.budget, increasing=increasing, start=reference, clock=time_ns)
         stream = self._add(name, id, messages)
         try:
-            await self._state.until(lambda: stream.opened or stream.failure is not None)
-            if stream.failure is not None:
-                raise stream.failure
+            await stream.until(lambda: stream.opened)
         except BaseException:
             self._open_streams.remove(stream)
             raise

@@ -78,9 +78,7 @@ class SourceFeed:
         while True:
             reference = self.stream.reference
             if isinstance(messages, SourcePosition):
-                await self.state.until(lambda: messages.resend_pending or self.stream.failure is not None)
-                if self.stream.failure is not None:
-                    raise self.stream.failure
+                await self.stream.until(lambda: messages.resend_pending)
                 reference = messages.take_rewind()
                 self._recount = self._counted is not None and self._counted != reference
                 # Senders that wait for the end of this rewind may have their turn now.

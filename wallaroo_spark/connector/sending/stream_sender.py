@@ -234,8 +234,12 @@ class StreamSender:
 
     async def flushed(self) -> None:
         """Wait until the stream is done. Raises the error if the connector or the stream ends first."""
-        await self._state.until(lambda: self.done or self.failure is not None)
-        if self.failure is not None and not self.done:
+        await self.until(lambda: self.done)
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait until a condition holds. Raises the error if the connector or the stream ends first."""
+        await self._state.until(lambda: holds() or self.failure is not None)
+        if self.failure is not None and not holds():
             raise self.failure
 
     async def resend(self, connection: WorkerConnection) -> None:

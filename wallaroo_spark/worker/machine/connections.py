@@ -244,9 +244,7 @@ class Connections:
         """End a session that kept the protocol and needs more resources than this worker has."""
         self.counts[count] += 1
         self.log(connection, f"is sent away: {reason}", warning=True)
-        data = connection.protocol.fail(reason)
-        if data is not None:
-            self.send(connection, data)
+        self.send(connection, connection.protocol.fail(reason))
         self.leave(connection)
 
     def tick(self, now: float) -> None:
@@ -367,7 +365,7 @@ class Connections:
         self.refusals.append(refused)
         self.log(connection, f"is sent away: {error.message}", warning=True)
         data = connection.protocol.fail(error.message)
-        if data is not None and not at_once:
+        if not at_once:
             self.send(connection, data)
         self.leave(connection, at_once=at_once)
 
@@ -403,9 +401,7 @@ class Connections:
         if connection.phase in BEFORE_OK:
             self.counts["refused:" + ("redirected" if faults.redirect_address(reason) else "try-later")] += 1
         self.log(connection, f"is refused: {reason}")
-        data = connection.protocol.error(reason)
-        if data is not None:
-            self.send(connection, data)
+        self.send(connection, connection.protocol.error(reason))
         self.leave(connection)
 
     def leave(self, connection: Connection, *, wait: bool = False, at_once: bool = False) -> None:
@@ -466,9 +462,10 @@ class Connections:
             self.out.append(e.ReleaseClaims((stream_id,)))
             self.claims.discard(stream_id)
 
-    def send(self, connection: Connection, data: bytes) -> None:
-        """Send bytes to a peer."""
-        self.out.append(e.Send(connection.number, data))
+    def send(self, connection: Connection, data: bytes | None) -> None:
+        """Send bytes to a peer; None, for a peer to which nothing can be sent, is passed over."""
+        if data is not None:
+            self.out.append(e.Send(connection.number, data))
 
     def log(self, connection: Connection, text: str, *, warning: bool = False, error: Exception | None = None) -> None:
         """Log a line about a peer."""
