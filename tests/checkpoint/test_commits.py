@@ -15,7 +15,7 @@ import pytest
 
 from tests.checkpoint.conftest import Checkpoint
 from tests.waiting import SECONDS, eventually
-from wallaroo_spark.checkpoint import CheckpointFiles, CommitFollower, CommitThread
+from wallaroo_spark.checkpoint import CheckpointFiles, CommitFollower, CommitThread, commits
 from wallaroo_spark.sidecar.batch_log import COARSE_NS
 
 
@@ -61,10 +61,17 @@ def test_where_looking_is_not_cheap_nothing_is_seen(log: Any) -> None:
     assert not follower.changed()
 
 
+@pytest.fixture
+def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wait ends because of a commit alone."""
+    monkeypatch.setattr(commits, "COMMIT_SECONDS", 2 * SECONDS)
+
+
+@pytest.mark.usefixtures("seldom")
 def test_a_wait_that_sees_a_change_hides_it_from_nobody(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path)
     checkpoint.run(0)
-    follower = CommitFollower(CheckpointFiles(str(tmp_path)), SECONDS)
+    follower = CommitFollower(CheckpointFiles(str(tmp_path)))
     assert follower.newest() == 0
 
     checkpoint.run(1)
@@ -75,10 +82,11 @@ def test_a_wait_that_sees_a_change_hides_it_from_nobody(tmp_path: Path) -> None:
     assert follower.newest() == 1
 
 
+@pytest.mark.usefixtures("seldom")
 def test_the_commit_of_the_next_batch_ends_a_wait_before_its_folder_shows_a_change(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path)
     checkpoint.run(0)
-    follower = CommitFollower(CheckpointFiles(str(tmp_path)), 2 * SECONDS)
+    follower = CommitFollower(CheckpointFiles(str(tmp_path)))
     before = os.stat(tmp_path / "commits")
     assert follower.newest() == 0
 
@@ -89,10 +97,11 @@ def test_the_commit_of_the_next_batch_ends_a_wait_before_its_folder_shows_a_chan
     assert follower.newest() == 1
 
 
+@pytest.mark.usefixtures("seldom")
 async def test_a_commit_ends_a_wait_of_asyncio(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path)
     checkpoint.run(0)
-    follower = CommitFollower(CheckpointFiles(str(tmp_path)), 2 * SECONDS)
+    follower = CommitFollower(CheckpointFiles(str(tmp_path)))
     assert follower.newest() == 0
 
     waiting = asyncio.ensure_future(follower.wait_async())

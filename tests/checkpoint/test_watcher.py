@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.waiting import SECONDS
-from wallaroo_spark.checkpoint import CheckpointFiles, CheckpointWatcher, QueryProgress
+from wallaroo_spark.checkpoint import CheckpointFiles, CheckpointWatcher, QueryProgress, commits
 
 from .conftest import Checkpoint
 
@@ -79,11 +79,12 @@ def heard() -> Heard:
 
 
 @pytest.fixture
-def watch(files: Files, heard: Heard) -> Iterator[Watch]:
+def watch(files: Files, heard: Heard, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
     made: list[CheckpointWatcher] = []
 
     def start(seconds: float = NEVER) -> CheckpointWatcher:
-        watcher = CheckpointWatcher(files, "orders", heard, seconds=seconds)
+        monkeypatch.setattr(commits, "COMMIT_SECONDS", seconds)
+        watcher = CheckpointWatcher(files, "orders", heard)
         made.append(watcher)
         watcher.start()
         return watcher
@@ -271,14 +272,17 @@ def test_a_stopped_watcher_can_be_started_again_and_reports_from_nothing(
     assert heard.reports.empty()
 
 
-def test_a_watcher_may_be_stopped_from_its_own_report(checkpoint: Checkpoint, files: Files) -> None:
+def test_a_watcher_may_be_stopped_from_its_own_report(
+    checkpoint: Checkpoint, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commits, "COMMIT_SECONDS", NEVER)
     stopped = threading.Event()
 
     def stop(progress: QueryProgress) -> None:
         watcher.stop()
         stopped.set()
 
-    watcher = CheckpointWatcher(files, "orders", stop, seconds=NEVER)
+    watcher = CheckpointWatcher(files, "orders", stop)
     checkpoint.run(0)
     watcher.start()
     assert stopped.wait(SECONDS)

@@ -44,12 +44,11 @@ class CommitFollower:
     """The newest committed batch of a checkpoint, and a wait for the next one. Not for several threads at once.
 
     On this machine's own file system a wait looks at the modification time of the commit log. Elsewhere a look is not
-    cheap or not reliable, so a wait takes ``seconds``.
+    cheap or not reliable, so a wait takes :data:`COMMIT_SECONDS`.
     """
 
-    def __init__(self, files: CheckpointFiles, seconds: float = COMMIT_SECONDS) -> None:
+    def __init__(self, files: CheckpointFiles) -> None:
         self._files = files
-        self._seconds = seconds
         self._stamp = 0
         self._newest: int | None = None
         self._unread = True
@@ -59,7 +58,7 @@ class CommitFollower:
     def newest(self, *, fresh: bool = False) -> int | None:
         """The newest committed batch; None before the first. Cheap to call again.
 
-        Where a look is not cheap the answer is up to ``seconds`` old, unless it has to be ``fresh``. Raises
+        Where a look is not cheap the answer is up to COMMIT_SECONDS old, unless it has to be ``fresh``. Raises
         :class:`CheckpointError`.
         """
         if self._files.stamp() is not None:
@@ -69,7 +68,7 @@ class CommitFollower:
                 self._unread = False
         elif fresh or time.monotonic() >= self._again_at:
             self._newest = self._files.committed()
-            self._again_at = time.monotonic() + self._seconds
+            self._again_at = time.monotonic() + COMMIT_SECONDS
         return self._newest
 
     def changed(self) -> bool:
@@ -81,7 +80,7 @@ class CommitFollower:
         return True
 
     def wait(self, woken: threading.Event | None = None) -> None:
-        """Return when the commit log may have changed, ``woken`` is set, or ``seconds`` have passed."""
+        """Return when the commit log may have changed, ``woken`` is set, or COMMIT_SECONDS have passed."""
         woken = woken or threading.Event()
         for pause in self._pauses():
             if woken.wait(pause):
@@ -95,13 +94,13 @@ class CommitFollower:
     def _pauses(self) -> Iterator[float]:
         """The pauses of one wait."""
         now = time.monotonic()
-        until, look_at = now + self._seconds, now + LOOK_SECONDS
+        until, look_at = now + COMMIT_SECONDS, now + LOOK_SECONDS
         while (left := until - now) > 0:
             yield min(self._pause(), left)
             now = time.monotonic()
             following = self._files.next_commit()
             if following is not None and following != self._following:
-                # Once: what cannot be read, or acted on, is repeated after `seconds`.
+                # Once: what cannot be read, or acted on, is repeated after COMMIT_SECONDS.
                 self._following, self._unread = following, True
                 return
             if now >= look_at:
@@ -113,7 +112,7 @@ class CommitFollower:
         """Seconds until the next look."""
         planned, committed = self._files.stamp("offsets"), self._files.stamp()
         if planned is None or committed is None:
-            return self._seconds
+            return COMMIT_SECONDS
         if planned <= committed:
             return LOOK_SECONDS
         # A clock that was set back makes looks frequent, for as long as one batch.
@@ -121,19 +120,17 @@ class CommitFollower:
 
 
 class CommitThread:
-    """A thread that calls ``work`` at its start, when the commit log may have changed, and every ``seconds``.
+    """A thread that calls ``work`` at its start, when the commit log may have changed, and every COMMIT_SECONDS.
 
     ``name`` names the thread in the log. An error of ``work`` does not end the thread: each kind is logged once, the
     last one is kept in :attr:`error`, and the call is repeated.
     """
 
-    def __init__(
-        self, files: CheckpointFiles, work: Callable[[], None], name: str, seconds: float = COMMIT_SECONDS
-    ) -> None:
+    def __init__(self, files: CheckpointFiles, work: Callable[[], None], name: str) -> None:
         self.error = ""
         """The error of the last call; empty when it succeeded."""
         self._work, self._name = work, name
-        self._follower = CommitFollower(files, seconds)
+        self._follower = CommitFollower(files)
         self._thread: threading.Thread | None = None
         self._woken = threading.Event()
         self._stopping = threading.Event()
@@ -194,15 +191,8 @@ class CheckpointWatcher(CommitThread):
     that raises is repeated.
     """
 
-    def __init__(
-        self,
-        files: CheckpointFiles,
-        receiver: str,
-        on_progress: Callable[[QueryProgress], None],
-        *,
-        seconds: float = COMMIT_SECONDS,
-    ) -> None:
-        super().__init__(files, self._look, f"receiver {receiver}", seconds)
+    def __init__(self, files: CheckpointFiles, receiver: str, on_progress: Callable[[QueryProgress], None]) -> None:
+        super().__init__(files, self._look, f"receiver {receiver}")
         self._files = files
         self._receiver = receiver
         self._on_progress = on_progress

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import math
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from wallaroo_spark.observe.receiver import QueryStatus
@@ -186,25 +187,11 @@ KEPT_BATCHES = 512
 """Number of counted batches that are remembered. A choice: Spark keeps 100 reports by default."""
 
 
-@dataclass(frozen=True)
-class BatchReport:
-    """One progress report of Spark."""
-
-    run: str
-    """Spark's id of the run of the query."""
-    batch: int
-    """Number of the batch."""
-    rows: int
-    """Rows that the batch has read."""
-    durations: Mapping[str, int]
-    """Milliseconds of each step, by Spark's names."""
-
-
 @dataclass
 class PhaseTimes:
     """The histogram of one phase."""
 
-    buckets: Counter[float]
+    buckets: Counter[float] = field(default_factory=Counter)
     """Batches by the upper bound of their bucket; infinity for the last one."""
     seconds: float = 0.0
     """Sum of the seconds of all batches."""
@@ -216,40 +203,36 @@ class BatchTimes:
     def __init__(self) -> None:
         self.batches = 0
         self.rows = 0
-        self.phases: dict[str, PhaseTimes] = {name: PhaseTimes(Counter()) for name in PHASES.values()}
+        self.phases: dict[str, PhaseTimes] = {name: PhaseTimes() for name in PHASES.values()}
         self._counted: dict[tuple[str, int], None] = {}
 
-    def add(self, reports: Iterable[BatchReport]) -> None:
-        """Add reports. Spark also reports while no batch runs; such a report has no ``addBatch`` and is ignored."""
+    def add(self, reports: Iterable[Mapping[str, Any]]) -> None:
+        """Add reports of Spark. It also reports while no batch runs: such a one has no ``addBatch`` and is ignored."""
         for report in reports:
-            if self.known(report) or "addBatch" not in report.durations:
+            durations = _durations(report)
+            if self.known(report) or "addBatch" not in durations:
                 continue
-            self._counted[report.run, report.batch] = None
+            self._counted[_batch_of(report)] = None
             if len(self._counted) > KEPT_BATCHES:
                 del self._counted[next(iter(self._counted))]
             self.batches += 1
-            self.rows += report.rows
-            for step, milliseconds in report.durations.items():
+            self.rows += _rows(report)
+            for step, milliseconds in durations.items():
                 if step in PHASES:
                     times, seconds = self.phases[PHASES[step]], milliseconds / 1000
                     times.buckets[next((bound for bound in PHASE_SECONDS if seconds <= bound), math.inf)] += 1
                     times.seconds += seconds
 
-    def known(self, report: BatchReport) -> bool:
+    def known(self, report: Mapping[str, Any]) -> bool:
         """Whether the batch is counted already."""
-        return (report.run, report.batch) in self._counted
+        return _batch_of(report) in self._counted
 
 
 def read_batches(query: Any, times: BatchTimes) -> None:
     """Add the batches that ``times`` has not counted yet, if Spark still has their reports."""
-    found = []
-    for text in _newest_first(query):
-        report = json.loads(text)
-        batch = BatchReport(str(report["runId"]), int(report["batchId"]), _rows(report), _durations(report))
-        if times.known(batch):
-            break
-        found.append(batch)
-    times.add(reversed(found))
+    reports = map(json.loads, _newest_first(query))
+    new = [*itertools.takewhile(lambda report: not times.known(report), reports)]
+    times.add(reversed(new))
 
 
 def _newest_first(query: Any) -> Iterator[str]:
@@ -261,6 +244,11 @@ def _newest_first(query: Any) -> Iterator[str]:
     reports = java_query.recentProgress()
     for index in reversed(range(len(reports))):
         yield reports[index].json()
+
+
+def _batch_of(report: Mapping[str, Any]) -> tuple[str, int]:
+    """The run of the query, and the number of the batch."""
+    return str(report["runId"]), int(report["batchId"])
 
 
 def _rows(report: Mapping[str, Any]) -> int:

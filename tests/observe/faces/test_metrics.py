@@ -13,7 +13,7 @@ from proving.pages.metrics import metrics_page
 from tests.observe.facts import receiver, slot
 from wallaroo_spark.observe.faces.metrics import APPLICATION_METRICS, METRICS, Facts, Metric, exposition
 from wallaroo_spark.observe.figures import FigureKind
-from wallaroo_spark.observe.query_facts import BatchReport, BatchTimes
+from wallaroo_spark.observe.query_facts import BatchTimes
 from wallaroo_spark.observe.receiver import InstanceStatus, QueryStatus, ReceiverStatus, SlotStatus
 from wallaroo_spark.observe.record import Aggregate
 
@@ -112,12 +112,17 @@ def test_only_as_many_instances_have_metrics_as_were_asked_for() -> None:
     assert not any("instance" in dict(labels) for _, labels in values(Facts(receiver(slot(), instances=waiting))))
 
 
+def report(batch: int, rows: int, **durations: int) -> dict[str, Any]:
+    """A progress report of Spark."""
+    return {"runId": "run", "batchId": batch, "numInputRows": rows, "durationMs": durations}
+
+
 def test_each_batch_counts_once_in_the_histogram_of_its_phases() -> None:
     batches = BatchTimes()
-    first = BatchReport("run", 0, 10, {"addBatch": 300, "walCommit": 40, "triggerExecution": 400, "getBatch": 1})
-    second = BatchReport("run", 1, 10, {"addBatch": 700, "triggerExecution": 900})
+    first = report(0, 10, addBatch=300, walCommit=40, triggerExecution=400, getBatch=1)
+    second = report(1, 10, addBatch=700, triggerExecution=900)
     batches.add([first])
-    batches.add([first, second, BatchReport("run", 2, 0, {"latestOffset": 3, "triggerExecution": 3})])
+    batches.add([first, second, report(2, 0, latestOffset=3, triggerExecution=3)])
     found = values(Facts(receiver(slot()), batches=batches))
 
     assert of(found, "wallaroo_batches_total") == 2

@@ -7,6 +7,7 @@ whether the topic has ended. Source: ``docs/architecture.md#rules``, rule 5.
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -74,7 +75,7 @@ def stage(df: DataFrame, epoch: EpochArgument, files: CheckpointFiles, topic_log
             message, code = split_code(in_short(error))
             raise PubSubError(message, code=code, topic=topic, batch=batch) from None
         raise
-    written = sorted((StagedFile.from_json(row.file) for row in rows), key=lambda file: file.partition)
+    written = sorted((StagedFile.of(json.loads(row.file)) for row in rows), key=lambda file: file.partition)
     schema = pa.ipc.read_schema(pa.py_buffer(bytes(rows[0].columns))) if rows else None
     return Staged(TopicManifest(batch, tuple(written)), schema, run)
 
@@ -95,7 +96,7 @@ def _writer(
         file = log.stage(batch, context.partitionId(), context.attemptNumber(), all_rows, column)
         if file is not None:
             columns = first.schema.serialize().to_pybytes()
-            yield pa.record_batch({"file": [file.to_json()], "columns": pa.array([columns], pa.binary())})
+            yield pa.record_batch({"file": [json.dumps(vars(file))], "columns": pa.array([columns], pa.binary())})
 
     return write
 

@@ -55,15 +55,6 @@ class StagedFile:
     parts: tuple[tuple[Time, int], ...]
     """Time and number of rows of each Arrow batch in the file, in order."""
 
-    def to_json(self) -> str:
-        """Encode as text: a task returns it to the driver."""
-        return json.dumps(vars(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> StagedFile:
-        """Decode the text of :meth:`to_json`."""
-        return cls.of(json.loads(text))
-
     @classmethod
     def of(cls, values: dict[str, Any]) -> StagedFile:
         """The file of these values in JSON. Raises as :meth:`TopicManifest.from_json`."""
