@@ -31,6 +31,11 @@ references = st.dictionaries(
 )
 
 
+def parsed(batch: int, text: str, receiver: str) -> PlannedBatch | None:
+    """The references of a batch whose offsets name no plan."""
+    return parse_offsets(batch, text, receiver, lambda named: pytest.fail(f"{named} is read"))
+
+
 def expected(batch: int) -> PlannedBatch:
     end = (batch + 1) * 100
     return PlannedBatch(batch, {"shop-1": {"7": end, "9": f"e:1700000000000:{end}"}})
@@ -42,8 +47,8 @@ def test_files_of_spark_are_read(sample: str) -> None:
     assert files
     for file in files:
         batch = int(file.name)
-        assert parse_offsets(batch, file.read_text(), "orders") == expected(batch)
-        assert parse_offsets(batch, file.read_text(), "nobody") is None
+        assert parsed(batch, file.read_text(), "orders") == expected(batch)
+        assert parsed(batch, file.read_text(), "nobody") is None
     for file in (DATA / sample / "commits").glob("[0-9]*"):
         assert is_commit(file.read_text())
 
@@ -51,14 +56,14 @@ def test_files_of_spark_are_read(sample: str) -> None:
 def test_each_of_two_receivers_finds_its_own_source() -> None:
     text = (DATA / "v2-two-receivers/offsets/1").read_text()
     assert text.index('"returns"') < text.index('"orders"'), "the sample is one in which the order is not the plan's"
-    assert parse_offsets(1, text, "returns") == expected(1)
+    assert parsed(1, text, "returns") == expected(1)
 
 
 def test_of_two_sources_of_one_receiver_the_one_that_is_less_far_counts() -> None:
     one: References = {"a": {"1": 9, "2": 7, "3": "e:0:5:40"}, "b": {"4": 1}, "": {"5": 2}}
     other: References = {"a": {"1": 2**63, "2": 7, "3": "e:0:5:7"}, "": {"5": 1, "6": 3}}
     for first, second in ((one, other), (other, one)):
-        planned = parse_offsets(4, offsets_text(offset(first), "-", offset(second)), "orders")
+        planned = parsed(4, offsets_text(offset(first), "-", offset(second)), "orders")
         assert planned is not None
         assert planned.references["a"] == {"1": 9, "2": 7, "3": "e:0:5:7"}
         assert planned.references[""] == {"5": 1}
@@ -73,7 +78,7 @@ def test_references_without_an_order_are_said_to_be_undecided_where_two_sources_
         '"wallaroo": 1', opaque
     )
     assert opaque in one
-    planned = parse_offsets(4, offsets_text(one, other), "orders")
+    planned = parsed(4, offsets_text(one, other), "orders")
     assert planned == PlannedBatch(4, {"a": {"2": 3}, "": {"5": 1}}, (("a", "1"),))
 
 
@@ -84,24 +89,24 @@ def test_the_receivers_of_a_plan_are_named() -> None:
 
 def test_offsets_of_other_sources_may_be_anything() -> None:
     text = offsets_text("-", "12", "not JSON at all", "[1]", '{"logOffset":3}', offset({"a": {"1": 5}}), "{broken")
-    assert parse_offsets(0, text, "orders") == PlannedBatch(0, {"a": {"1": 5}})
+    assert parsed(0, text, "orders") == PlannedBatch(0, {"a": {"1": 5}})
 
 
 def test_unknown_keys_and_a_missing_metadata_line_are_tolerated() -> None:
     line = '{"later":[1],"streams":{"":{"3":18446744073709551615}},"receiver":"orders","wallaroo":1}'
-    assert parse_offsets(0, f"v1\n\n{line}\n", "orders") == PlannedBatch(0, {"": {"3": 2**64 - 1}})
+    assert parsed(0, f"v1\n\n{line}\n", "orders") == PlannedBatch(0, {"": {"3": 2**64 - 1}})
 
 
 def test_a_name_with_a_colon_or_a_line_separator_is_kept_whole() -> None:
     scopes = {"shop:1\u2028": {"7": 1}}
     raw = offset(scopes).replace("\\u2028", "\u2028")
-    assert parse_offsets(0, offsets_text(raw), "orders") == PlannedBatch(0, scopes)
+    assert parsed(0, offsets_text(raw), "orders") == PlannedBatch(0, scopes)
     v2 = offsets_text(f"0:{raw}").replace("v1", "v2", 1)
-    assert parse_offsets(0, v2, "orders") == PlannedBatch(0, scopes)
+    assert parsed(0, v2, "orders") == PlannedBatch(0, scopes)
 
 
 def test_a_plan_without_any_offset_in_format_2_holds_nothing_of_ours() -> None:
-    assert parse_offsets(0, 'v2\n{"batchWatermarkMs":0}', "orders") is None
+    assert parsed(0, 'v2\n{"batchWatermarkMs":0}', "orders") is None
 
 
 @pytest.mark.parametrize(
@@ -128,7 +133,7 @@ def test_a_plan_without_any_offset_in_format_2_holds_nothing_of_ours() -> None:
 )
 def test_a_plan_that_cannot_be_trusted_is_refused(text: str, problem: str) -> None:
     with pytest.raises(CheckpointError) as caught:
-        parse_offsets(3, text, "orders")
+        parsed(3, text, "orders")
     assert problem in str(caught.value)
     assert "offsets/3" in str(caught.value)
 
@@ -136,7 +141,7 @@ def test_a_plan_that_cannot_be_trusted_is_refused(text: str, problem: str) -> No
 @given(st.integers(0, 2**31), references)
 def test_references_survive_the_offset_log(batch: int, streams: dict[str, dict[str, int | str]]) -> None:
     text = offsets_text("-", offset(streams), offset({}, "returns"))
-    assert parse_offsets(batch, text, "orders") == PlannedBatch(batch, streams)
+    assert parsed(batch, text, "orders") == PlannedBatch(batch, streams)
 
 
 @given(references, st.data())
@@ -146,7 +151,7 @@ def test_a_plan_that_is_cut_anywhere_is_never_read_as_another(
     text = offsets_text(offset(streams))
     cut = text[: data.draw(st.integers(0, len(text) - 1))]
     try:
-        found = parse_offsets(0, cut, "orders")
+        found = parsed(0, cut, "orders")
     except CheckpointError:
         return
     # Cut before our own line shows its name, it cannot be told from another kind of source.

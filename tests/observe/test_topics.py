@@ -15,9 +15,9 @@ RECORD = TopicRecord("totals", 3, "history", False, b"", "a driver")
 class Catalog:
     """The records of one topic."""
 
-    def __init__(self, record: TopicRecord | None, *served: ServedPartition) -> None:
+    def __init__(self, record: TopicRecord | None, served: dict[int, ServedPartition]) -> None:
         self._record = record
-        self._served = {one.partition: one for one in served}
+        self._served = served
 
     def find(self, name: str) -> TopicRecord | None:
         return self._record if self._record is not None and name == self._record.name else None
@@ -29,8 +29,7 @@ class Catalog:
 def test_each_partition_is_served_or_vacant_and_a_new_publisher_has_no_progress() -> None:
     served: Any = Catalog(
         RECORD,
-        ServedPartition(0, "h:1", 1, "p", PublisherProgress(41, 3)),
-        ServedPartition(2, "h:2", 1, "p", None),
+        {0: ServedPartition("h:1", PublisherProgress(41, 3)), 2: ServedPartition("h:2")},
     )
 
     assert topic_status(served, "totals") == TopicStatus(
@@ -46,7 +45,7 @@ def test_each_partition_is_served_or_vacant_and_a_new_publisher_has_no_progress(
 
 
 def test_a_topic_that_does_not_run_has_no_state() -> None:
-    assert topic_status(Catalog(None), "totals") is None
+    assert topic_status(Catalog(None, {}), "totals") is None
 
 
 def test_only_a_missing_right_is_named_as_one() -> None:

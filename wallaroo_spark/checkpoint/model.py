@@ -56,7 +56,7 @@ class QueryProgress:
 
 
 def parse_offsets(
-    batch: int, text: str, receiver: str, plans: Callable[[NamedPlan], References] | None = None
+    batch: int, text: str, receiver: str, plans: Callable[[NamedPlan], References]
 ) -> PlannedBatch | None:
     """Parse ``offsets/<batch>``: return the references of ``receiver``, or None when the batch has no source of it.
 
@@ -258,15 +258,9 @@ def _named(where: str, offset: Mapping[str, Any]) -> NamedPlan | None:
         raise _damaged(where, f"does not name a plan: {error}") from None
 
 
-def _references(where: str, offset: Mapping[str, Any], plans: Callable[[NamedPlan], References] | None) -> References:
+def _references(where: str, offset: Mapping[str, Any], plans: Callable[[NamedPlan], References]) -> References:
     named = _named(where, offset)
     if named is not None:
-        if plans is None:
-            raise CheckpointError(
-                f"{where} names the plan {named.plan}, which lies beside the checkpoint",
-                code="plan-missing",
-                file=where,
-            )
         return plans(named)
     scopes = offset.get("streams")
     if not isinstance(scopes, dict):

@@ -91,6 +91,4 @@ def may_not_list(error: RegistryError) -> str:
 def _partition(number: int, place: Any) -> PartitionStatus:
     if place is None:
         return PartitionStatus(number, "vacant")
-    progress = place.progress
-    newest, subscribers = (None, 0) if progress is None else (progress.newest, progress.subscribers)
-    return PartitionStatus(number, "serving", place.address, newest, subscribers)
+    return PartitionStatus(number, "serving", place.address, place.progress.newest, place.progress.subscribers)

@@ -70,9 +70,9 @@ class TopicRecord:
 class PublisherProgress:
     """The progress of a partition's publisher."""
 
-    newest: int | None
+    newest: int | None = None
     """The newest batch that it may send; None before the first."""
-    subscribers: int
+    subscribers: int = 0
     """Number of its subscribers."""
 
     @classmethod
@@ -87,16 +87,10 @@ class PublisherProgress:
 class ServedPartition:
     """The current publisher of a partition."""
 
-    partition: int
-    """Partition of the topic."""
     address: str
     """``host:port`` of the publisher."""
-    generation: int
-    """Generation of the publisher's lease."""
-    holder: str
-    """Name of the lease's holder."""
-    progress: PublisherProgress | None
-    """The publisher's progress; None before its first report."""
+    progress: PublisherProgress = PublisherProgress()
+    """The publisher's progress, as it has last reported it."""
 
 
 def checked_name(name: str) -> str:
@@ -172,14 +166,14 @@ class TopicCatalog:
         """The current publishers of a topic by partition, without partitions that have none."""
         if name not in self._leases:
             self._leases[name] = leases_of(self._url, name, self._lease_seconds, self._attempts)
-        leases = {part: lease for part, lease in self._leases[name].leases().items() if lease.connect}
+        leases = self._leases[name].leases().items()
         return {
-            part: ServedPartition(part, lease.connect, lease.generation, lease.holder, self._standing(name, part))
-            for part, lease in leases.items()
+            part: ServedPartition(lease.connect, self._progress(name, part)) for part, lease in leases if lease.connect
         }
 
-    def _standing(self, name: str, partition: int) -> PublisherProgress | None:
-        return self._get(f"look up topic {name!r}", _key(name, f"standing:{partition}"), PublisherProgress.from_json)
+    def _progress(self, name: str, partition: int) -> PublisherProgress:
+        key = _key(name, f"standing:{partition}")
+        return self._get(f"look up topic {name!r}", key, PublisherProgress.from_json) or PublisherProgress()
 
     def _set(self, action: str, key: str, text: str) -> None:
         self._connection.call(action, lambda: self._connection.client.set(key, text, px=self._milliseconds))

@@ -206,10 +206,6 @@ def _instances(facts: _Facts) -> Iterator[tuple[tuple[str, ...], InstanceStatus]
     return (((str(one.slot), one.name), one) for one in facts.status.instances[: facts.instances])
 
 
-def _counts(facts: _Facts) -> Iterator[tuple[tuple[str, ...], Mapping[str, int]]]:
-    return (((str(slot),), counts) for slot, counts in facts.counts.items())
-
-
 def _by_kind(facts: _Facts, prefix: str, *names: str) -> Iterator[Sample]:
     """The workers' counters with a prefix, by slot and by the rest of the name; ``names`` are always there."""
     for slot, counts in facts.counts.items():
@@ -218,7 +214,7 @@ def _by_kind(facts: _Facts, prefix: str, *names: str) -> Iterator[Sample]:
             yield Sample((str(slot), name), counts[prefix + name])
 
 
-METRICS.add_figures(WorkerCounts, _SLOT, _counts)
+METRICS.add_figures(WorkerCounts, _SLOT, lambda facts: (((str(slot),), one) for slot, one in facts.counts.items()))
 
 
 @METRICS.metric("wallaroo_ack_latency_seconds", "s", _SLOT, histogram=True, otel="wallaroo.ack.latency")

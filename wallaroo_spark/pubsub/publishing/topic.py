@@ -20,7 +20,13 @@ from wallaroo_spark.pubsub.publishing.publisher import PublisherSetup, run_publi
 from wallaroo_spark.pubsub.publishing.settings import TopicSettings
 from wallaroo_spark.pubsub.publishing.staging import ENDED, EpochArgument, stage
 from wallaroo_spark.pubsub.publishing.topic_log import TopicLog
-from wallaroo_spark.pubsub.topic_catalog import ServedPartition, TopicCatalog, TopicRecord, leases_of
+from wallaroo_spark.pubsub.topic_catalog import (
+    PublisherProgress,
+    ServedPartition,
+    TopicCatalog,
+    TopicRecord,
+    leases_of,
+)
 from wallaroo_spark.registry import Registry
 from wallaroo_spark.runtime import spark_checks
 from wallaroo_spark.runtime.handle import DriverHandle
@@ -230,15 +236,15 @@ def publish(df: DataFrame, topic: Topic | str, *, epoch: EpochArgument = None) -
 
 
 def _partition_status(record: JobRecord, served: ServedPartition | None) -> dict[str, Any]:
-    progress = served.progress if served else None
+    progress = served.progress if served else PublisherProgress()
     return {
         "partition": record.slot,
         "state": "serving" if served else ("starting" if record.running else "down"),
         "submissions": record.submissions,
         "last_error": record.last_error,
         "address": served.address if served else None,
-        "newest": progress.newest if progress else None,
-        "subscribers": progress.subscribers if progress else 0,
+        "newest": progress.newest,
+        "subscribers": progress.subscribers,
     }
 
 
