@@ -13,6 +13,7 @@ import logging
 import os
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -221,7 +222,8 @@ def open_location(location: Location, spark: Any = None) -> Opened:
     uri = None if hadoop is None else _qualified(hadoop, location)
     if hadoop is not None and uri is not None:
         if _scheme(uri)[0] != "file":
-            return Opened(_by_hadoop(hadoop, uri), uri.rstrip("/"), _split(uri)[3])
+            with _by_hadoop(uri):
+                return Opened(hadoop.file_system(uri), uri.rstrip("/"), _split(uri)[3])
         location = uri
     scheme, rest = _scheme(location)
     if scheme in ("", "file"):
@@ -244,13 +246,11 @@ def for_tasks(location: Location, spark: Any) -> Location:
     uri = _qualified(hadoop, location)
     if uri is None:
         return location
-    try:
+    with _by_hadoop(location):
         uri = hadoop.resolved(uri)
         scheme, authority, _, _ = _split(uri)
         settings = hadoop.s3_settings(authority) if scheme == "s3" else {}
         return PortableLocation(uri, hadoop.hdfs_settings() if scheme == "hdfs" else settings)
-    except OSError as error:
-        raise _not_by_hadoop(location, error) from None
 
 
 def within(location: Location, *names: str) -> Location:
@@ -263,29 +263,27 @@ def within(location: Location, *names: str) -> Location:
 
 def _qualified(hadoop: Hadoop, location: str) -> str | None:
     """Return the whole URI of a location; None when Spark has no file system for it, which its first write reports."""
+    with _by_hadoop(location):
+        try:
+            return hadoop.qualified(location)
+        except UnknownSchemeError:
+            return None
+
+
+@contextlib.contextmanager
+def _by_hadoop(location: str) -> Iterator[None]:
+    """Raise an error of Hadoop in the block as one of the configuration."""
     try:
-        return hadoop.qualified(location)
-    except UnknownSchemeError:
-        return None
+        yield
     except OSError as error:
-        raise _not_by_hadoop(location, error) from None
-
-
-def _by_hadoop(hadoop: Hadoop, uri: str) -> Any:
-    try:
-        return hadoop.file_system(uri)
-    except OSError as error:
-        raise _not_by_hadoop(uri, error) from None
-
-
-def _not_by_hadoop(location: str, error: OSError) -> ConfigurationError:
-    shown = _split(location)[3]
-    return ConfigurationError(
-        f"checkpoint {shown}: Spark's own file system for it cannot be opened: {_without_credentials(location, error)};"
-        " check Spark's settings spark.hadoop.fs.… and that the jars of that file system are installed",
-        code="checkpoint-location",
-        location=shown,
-    )
+        shown = _split(location)[3]
+        raise ConfigurationError(
+            f"checkpoint {shown}: Spark's own file system for it cannot be opened: "
+            f"{_without_credentials(location, error)}; check Spark's settings spark.hadoop.fs.… and that the jars of "
+            "that file system are installed",
+            code="checkpoint-location",
+            location=shown,
+        ) from None
 
 
 def _open_local(path: str) -> Opened:

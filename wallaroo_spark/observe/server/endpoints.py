@@ -121,11 +121,8 @@ class Telemetry(Generic[S]):
         self._query = query
         self._health = health
         self._batches = BatchTimes()
-        self._gather = SharedCall(self._gathered)
-
-    def facts(self) -> Facts[S]:
-        """Everything that the metrics of this moment are made from."""
-        return self._gather()
+        self.facts = SharedCall(self._gathered)
+        """Gathers everything that the metrics of this moment are made from."""
 
     def _gathered(self) -> Facts[S]:
         status, query = self._status(), self._query()

@@ -190,7 +190,8 @@ class PublisherService(ServiceShell[_SubscriberPeer, PartitionTenancy]):
         session = self._enter(peer)
         log.debug("%s: subscriber %r at %s joins", self._name, hello.subscriber[:100], stream.peer)
         self.machine.join(session, hello)
-        sides = [asyncio.ensure_future(self._feed(session, peer)), asyncio.ensure_future(_until_it_ends(stream))]
+        # A subscriber sends nothing after its hello, so any byte ends its connection, as its end does.
+        sides = [asyncio.ensure_future(side) for side in (self._feed(session, peer), stream.read())]
         try:
             await asyncio.wait(sides, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -291,11 +292,6 @@ class PublisherService(ServiceShell[_SubscriberPeer, PartitionTenancy]):
     def _fail(self, error: BaseException) -> None:
         self.stop("the publisher has failed and is started again")
         super()._fail(error)
-
-
-async def _until_it_ends(stream: ByteStream) -> None:
-    """Wait until the peer closes or sends any byte, because a subscriber sends nothing after its hello."""
-    await stream.read()
 
 
 def run_publisher(setup: PublisherSetup, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import time
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from wallaroo_spark.errors import ConfigurationError, PubSubError, RegistryError, WallarooError, one_line
 from wallaroo_spark.event_loop import BackgroundTasks
@@ -42,41 +43,31 @@ A choice, about the memory of the Python objects of a frontier, so that frontier
 """
 
 
-class TopicSearch:
-    """Looks a topic up until it runs, for ``wait`` seconds at most. The caller waits :attr:`pause` between attempts."""
+def find_topic(catalog: Catalog, topic: str, wait: float) -> TopicDescription:
+    """The description of a topic. It blocks.
 
-    def __init__(self, catalog: Catalog, topic: str, wait: float) -> None:
-        self._catalog = catalog
-        self._topic = topic
-        self._wait = wait
-        self._until = time.monotonic() + wait
+    Raises :class:`PubSubError` when the topic does not run, after ``wait`` seconds, and :class:`RegistryError`.
+    """
+    found = catalog.find(topic)
+    if found is None:
+        waited = f", after {wait:g} seconds" if wait else ""
+        raise PubSubError(
+            f"topic {topic!r} has no publisher in this registry{waited}; check the name and the registry, or wait for "
+            "it longer",
+            code="topic-not-found",
+            topic=topic,
+        )
+    return found
 
-    @property
-    def pause(self) -> float:
-        """Seconds until the next attempt."""
-        return min(FIND_SECONDS, max(0.0, self._until - time.monotonic()))
 
-    def attempt(self) -> TopicDescription | None:
-        """The description of the topic; None when it does not run yet, or the registry does not answer. It blocks.
-
-        Raises :class:`PubSubError` or :class:`RegistryError` in place of None once the time is over.
-        """
-        over = time.monotonic() >= self._until
-        try:
-            found = self._catalog.find(self._topic)
-        except RegistryError:
-            if over:
-                raise
-            return None
-        if found is None and over:
-            waited = f", after {self._wait:g} seconds" if self._wait else ""
-            raise PubSubError(
-                f"topic {self._topic!r} has no publisher in this registry{waited}; check the name and the registry, or "
-                "wait for it longer",
-                code="topic-not-found",
-                topic=self._topic,
-            )
-        return found
+def until_found(wait: float) -> dict[str, Any]:
+    """The arguments of tenacity's retrying for :func:`find_topic`: again and again for ``wait`` seconds."""
+    return {
+        "retry": retry_if_exception_type((PubSubError, RegistryError)),
+        "stop": stop_after_delay(wait),
+        "wait": wait_fixed(FIND_SECONDS),
+        "reraise": True,
+    }
 
 
 @dataclass(eq=False, repr=False)
@@ -125,7 +116,10 @@ class Subscriber:
         :class:`ConfigurationError` when ``beyond`` or ``resume`` does not have the shape of the topic's times.
         """
         settings = self.settings
-        record = self._record = await self._find()
+        search = AsyncRetrying(**until_found(settings.wait))
+        record: TopicDescription
+        record = await search(asyncio.to_thread, find_topic, self.catalog, settings.topic, settings.wait)
+        self._record = record
         self._check(record)
         self._merger = Merger(
             record.partitions,
@@ -170,13 +164,6 @@ class Subscriber:
         await self._tasks.wait()
         async with self._changed:
             self._changed.notify_all()
-
-    async def _find(self) -> TopicDescription:
-        search = TopicSearch(self.catalog, self.settings.topic, self.settings.wait)
-        while True:
-            if (record := await asyncio.to_thread(search.attempt)) is not None:
-                return record
-            await asyncio.sleep(search.pause)
 
     def _check(self, record: TopicDescription) -> None:
         settings, start = self.settings, start_of(0, product=record.product)

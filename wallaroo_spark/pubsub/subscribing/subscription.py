@@ -9,18 +9,18 @@ import asyncio
 import concurrent.futures
 import ssl
 import threading
-import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
 import pyarrow as pa
+from tenacity import Retrying
 
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.event_loop import LoopThread
 from wallaroo_spark.pubsub.subscribing.settings import Catalog, SubscriptionSettings, TopicDescription
-from wallaroo_spark.pubsub.subscribing.subscriber import Subscriber, TopicSearch
+from wallaroo_spark.pubsub.subscribing.subscriber import Subscriber, find_topic, until_found
 from wallaroo_spark.pubsub.times import Epoch, Item, Position, Time
 from wallaroo_spark.settings import function_takes_settings
 
@@ -219,11 +219,8 @@ def look_up(topic: str, registry: str | Catalog, wait: float = 0.0) -> TopicDesc
     answer by then.
     """
     catalog, close = _catalog(registry)
-    search = TopicSearch(catalog, topic, wait)
     try:
-        while (record := search.attempt()) is None:
-            time.sleep(search.pause)
-        return record
+        return Retrying(**until_found(wait))(find_topic, catalog, topic, wait)
     finally:
         close()
 
