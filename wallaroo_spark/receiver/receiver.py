@@ -153,7 +153,7 @@ class Receiver(DriverHandle):
         """
         if writer is not None:
             return self.start_query(writer, checkpoint=checkpoint)
-        self._start()
+        super().start()
         _running.add(self)
         return self
 

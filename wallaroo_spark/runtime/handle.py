@@ -250,10 +250,6 @@ class DriverHandle:
 
     def start(self) -> Any:
         """Begin, unless it has begun. After an error nothing is left running."""
-        self._start()
-
-    def _start(self) -> None:
-        """Begin, unless it has begun. After an error nothing is left running."""
         with self._lifecycle:
             if self._leases is not None:
                 return

@@ -10,7 +10,10 @@ import gc
 import socket
 import sys
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark import TaskContext
 
 QUICKACK = getattr(socket, "TCP_QUICKACK", None)
 """Linux has this option, other systems do not."""
@@ -24,8 +27,10 @@ class TaskProcess:
         self._modules = 0
         self._to_spark: socket.socket | None = None
 
-    def prepare(self) -> None:
-        """Call this in a task, in the thread that Spark runs it in. Outside of tasks it does nothing.
+    def prepare(self) -> TaskContext | None:
+        """Call this in a task, in the thread that Spark runs it in; it returns Spark's context of the task.
+
+        Outside of tasks it does nothing, and returns None.
 
         All objects that exist now are excluded from garbage collection: after each task, PySpark's daemon runs a full
         collection in the task's process before the process takes the next task. It visits each object of each module
@@ -37,8 +42,9 @@ class TaskProcess:
         """
         from pyspark import TaskContext
 
-        if TaskContext.get() is None:
-            return
+        context = TaskContext.get()
+        if context is None:
+            return None
         if len(sys.modules) != self._modules:
             self._modules = len(sys.modules)
             gc.freeze()
@@ -48,6 +54,7 @@ class TaskProcess:
                 with contextlib.suppress(OSError):
                     self._to_spark.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 gc.callbacks.append(self._collected)
+        return context
 
     def _collected(self, phase: str, info: dict[str, Any]) -> None:
         """The full collection is the last that PySpark's daemon does before it waits for the next task."""

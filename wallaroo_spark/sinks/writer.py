@@ -106,10 +106,8 @@ def run_partitions(sink: Sink, df: DataFrame, batch: int) -> list[Vote]:
 
     def task(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
-        from pyspark import TaskContext
 
-        TASK_PROCESS.prepare()
-        context = TaskContext.get()
+        context = TASK_PROCESS.prepare()
         assert context is not None
         cast = vote(sink, batch, context.partitionId(), rows, context.attemptNumber())
         yield pa.RecordBatch.from_pydict({"vote": [cast.to_json()]})

@@ -410,8 +410,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, RangePartition)
         _refuse_another_query(partition)
         options = partition.options
-        TASK_PROCESS.prepare()
-        if TaskContext.get() is not None:
+        if TASK_PROCESS.prepare() is not None:
             hidden = secrets_of(options.registry, options.token)
             log_to_stderr(LogSettings(options.receiver, least_level(options.log_level, ""), options.log_format, hidden))
         return read_ranges(partition, lambda: Registry(options.registry, options.receiver, attempts=1))

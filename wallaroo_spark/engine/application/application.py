@@ -120,7 +120,7 @@ class Application(DriverHandle):
         application, there are too few task slots, or the gateways do not start in time; :class:`PipelineError` when the
         query fails meanwhile; :class:`RegistryError`; :class:`CheckpointError`.
         """
-        self._start()
+        super().start()
 
     def stop(self) -> None:
         """End the gateways, then the query; may be called again.

@@ -84,10 +84,7 @@ def _writer(
     checkpoint: Location, name: str, batch: int, column: str | None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def write(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext
-
-        TASK_PROCESS.prepare()
-        context = TaskContext.get()
+        context = TASK_PROCESS.prepare()
         assert context is not None
         first = next(rows, None)
         if first is None:

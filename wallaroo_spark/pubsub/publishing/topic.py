@@ -71,7 +71,7 @@ class Topic(DriverHandle):
         Raises :class:`ConfigurationError` when another driver runs a topic of this name, there are too few task slots,
         or the publishers do not start in time; :class:`RegistryError`; :class:`CheckpointError`.
         """
-        self._start()
+        super().start()
         _running[self.name] = self
 
     def stop(self, *, for_good: bool = True) -> None:
