@@ -17,6 +17,7 @@ from wallaroo_spark.transport import parse_address
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -138,21 +139,21 @@ def console() -> Console:
     return found if found.is_terminal else Console(highlight=False, markup=False, emoji=False, width=WIDE)
 
 
-def print_result(as_json: bool, values: Any, text: str) -> None:
-    """Print values as one line of JSON, or the text for a person."""
-    click.echo(json.dumps(values) if as_json else text)
+def print_result(as_json: bool, values: Any, shown: Any) -> None:
+    """Print values as one line of JSON, or what a person is shown: a text, or a table or a group of rich."""
+    if as_json or isinstance(shown, str):
+        click.echo(json.dumps(values) if as_json else shown)
+    else:
+        console().print(shown)
 
 
 def print_rows(as_json: bool, values: Any, columns: Columns[T], rows: Collection[T], nothing: str) -> None:
     """Print values as one line of JSON, or rows as a table; the sentence ``nothing`` in place of an empty one."""
-    if rows and not as_json:
-        print_table(columns, rows)
-    else:
-        print_result(as_json, values, nothing)
+    print_result(as_json, values, table_of(columns, rows) if rows and not as_json else nothing)
 
 
-def print_table(columns: Columns[T], rows: Collection[T]) -> None:
-    """Print a table on standard output; a text that is too long for its column takes several lines."""
+def table_of(columns: Columns[T], rows: Collection[T]) -> Table:
+    """A table; a text that is too long for its column takes several lines."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False, padding=(0, 1))
@@ -160,4 +161,4 @@ def print_table(columns: Columns[T], rows: Collection[T]) -> None:
         table.add_column(title, overflow="fold")
     for row in rows:
         table.add_row(*(printable(cell(row)) for cell in columns.values()))
-    console().print(table)
+    return table

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from wallaroo_spark import pubsub
-from wallaroo_spark.cli.common import Columns, print_result, print_table, printable_bytes
+from wallaroo_spark.cli.common import Columns, console, print_result, printable_bytes, table_of
 from wallaroo_spark.cli.signals import run_until_sigterm
 from wallaroo_spark.cli.status.sources import ATTEMPTS, RegistryOptions
 from wallaroo_spark.cli.verbs import Json, verb
@@ -142,7 +142,7 @@ class _Printer:
         """Print the collected rows."""
         if self._rows:
             click.echo(f"epoch {self._epoch}, {count(len(self._rows), 'row')}")
-            print_table(self._columns, self._rows)
+            console().print(table_of(self._columns, self._rows))
             self._rows = []
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import click
 
-from wallaroo_spark.cli.common import console, print_result
+from wallaroo_spark.cli.common import print_result
 from wallaroo_spark.cli.durable.connecting import GatewayOptions, start_of_text
 from wallaroo_spark.cli.schema import AppOptions
 from wallaroo_spark.cli.verbs import Json, verb
@@ -51,11 +51,8 @@ def list_groups(
         )
     status = application_status(app, registry, application)
     found = [(one, group) for one in status.partitions if stream in ("", one.stream) for group in one.groups]
-    if found and not as_json:
-        console().print(groups_table(status, stream))
-    else:
-        rows = [{"stream": one.stream, "partition": one.partition, **record_to_json(group)} for one, group in found]
-        print_result(as_json, {"groups": rows}, "There are no groups.")
+    rows = [{"stream": one.stream, "partition": one.partition, **record_to_json(group)} for one, group in found]
+    print_result(as_json, {"groups": rows}, groups_table(status, stream) if found else "There are no groups.")
     if not status.running:
         click.echo(status.cause.sentence, err=True)
         raise click.exceptions.Exit(1)

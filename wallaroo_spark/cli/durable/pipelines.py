@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import click
 
-from wallaroo_spark.cli.common import Columns, print_result, print_rows, print_table
+from wallaroo_spark.cli.common import Columns, console, print_result, print_rows, table_of
 from wallaroo_spark.cli.durable.connecting import GatewayOptions
 from wallaroo_spark.cli.schema import AppOptions, one_object
 from wallaroo_spark.cli.verbs import Json, verb
@@ -84,7 +84,7 @@ def show(name: str, *, app: AppOptions, as_json: Json = False) -> None:
         "stream outputs": lambda stage: ", ".join(stage.stream_outputs),
         "attempts": lambda stage: "any number" if stage.retry.max_attempts is None else str(stage.retry.max_attempts),
     }
-    print_table(columns, one.stages)
+    console().print(table_of(columns, one.stages))
 
 
 @verb(pipelines)

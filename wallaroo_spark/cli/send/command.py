@@ -1,25 +1,18 @@
-"""``wallaroo-spark send``: sends the records of files, topics or standard input to a receiver; needs no Spark."""
+"""``wallaroo-spark send``: sends the records of files, topics or standard input to a receiver; needs no Spark.
+
+Ctrl-C and SIGTERM end it in order. Files that appear while it follows a pattern are sent, too.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 from typing import Annotated
 
 import click
 
-from wallaroo_spark.cli.send.inputs import (
-    STDIN,
-    TOPIC,
-    InputName,
-    Interrupts,
-    NewFiles,
-    SendInput,
-    SendOptions,
-    expand,
-    is_pattern,
-    open_input,
-)
+from wallaroo_spark.cli.send.inputs import InputName, SendInput, SendOptions, expand, files_of, is_pattern, open_input
 from wallaroo_spark.cli.send.view import SendView, make_view
 from wallaroo_spark.cli.signals import on_signals, status_of
 from wallaroo_spark.cli.verbs import Json, verb
@@ -63,8 +56,7 @@ def send(
         wallaroo-spark send /var/log/app.log --follow --stream app --workers host-a:7100
         wallaroo-spark send '/var/log/*.log' --follow --registry redis://… --receiver logs
     """
-    files = expand(names, follow=given.follow)
-    _check(names, files, given)
+    files = expand(names, given)
     patterns = [name for name in names if is_pattern(name)]
     inputs = [open_input(file, given) for file in files]
     connector = Connector(
@@ -85,20 +77,59 @@ def send(
             raise click.exceptions.Exit(status_of(interrupts.received)) from None
 
 
-def _check(names: Sequence[str], files: Sequence[str], given: SendOptions) -> None:
-    if bool(given.workers) == bool(given.registry):
-        raise click.UsageError("give either --workers host:port, or --registry URL and --receiver NAME")
-    if given.registry and not given.receiver:
-        raise click.UsageError("--registry needs --receiver NAME, because a registry may serve several receivers")
-    twice = next((file for file in files if files.count(file) > 1), None)
-    if twice is not None:
-        raise click.UsageError(f"{twice} is given twice, but one input is one stream; give it once")
-    if given.stream and (len(names) != 1 or is_pattern(names[0]) or names[0].startswith(TOPIC)):
-        raise click.UsageError("--stream names the stream of one file or of standard input; give exactly one")
-    if STDIN in files and (given.framed or given.follow):
-        raise click.UsageError("standard input is read as lines, to its end; use --framed and --follow with files only")
-    if any(file.startswith(TOPIC) for file in files) and not (given.topic_registry or given.registry):
-        raise click.UsageError("topics are found in a registry; give --topic-registry URL")
+class Interrupts:
+    """SIGINT and SIGTERM: the first one cancels the sending, the second one ends the process at once."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        """The number of the first signal; None before."""
+        self.task: asyncio.Task[None] | None = None
+        """The task that the first signal cancels."""
+
+    def note(self, number: int) -> None:
+        """A signal has come."""
+        if self.received is not None:
+            # Nothing here outlives the process: acknowledgements are the receiver's, and positions are durable.
+            os.write(2, b"Ended at once.\n")
+            os._exit(status_of(number))
+        self.received = number
+        if self.task is None:
+            raise KeyboardInterrupt
+        self.task.get_loop().call_soon_threadsafe(self.task.cancel)
+
+
+class NewFiles:
+    """Finds files of the patterns that were not there before."""
+
+    def __init__(self, patterns: Sequence[str], known: Sequence[str], given: SendOptions) -> None:
+        self._patterns = patterns
+        self._given = given
+        self._seen = {name: _identity(name) for name in known}
+
+    def look(self) -> list[SendInput]:
+        """The inputs of files that have appeared since the last call."""
+        there = [name for pattern in self._patterns for name in files_of(pattern)]
+        for name in self._seen.keys() - set(there):
+            # A file of this name that comes back is a new one.
+            if not os.path.exists(name):
+                self._seen[name] = None
+        identities = set(self._seen.values()) - {None}
+        found = []
+        for name in there:
+            identity = _identity(name)
+            # A file that was renamed is still followed under its old name.
+            if name not in self._seen and identity is not None and identity not in identities:
+                self._seen[name] = identity
+                found.append(open_input(name, self._given, new=True))
+        return found
+
+
+def _identity(name: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(name)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 async def _send(

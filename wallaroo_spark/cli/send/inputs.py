@@ -1,12 +1,10 @@
 """The options of ``wallaroo-spark send``, and its inputs: files, topics and standard input, as sources for a connector.
 
-The options by which it and ``replay`` connect to workers. Ctrl-C and SIGTERM while ``send`` runs. The files that
-appear while ``send`` follows a pattern.
+The options by which it and ``replay`` connect to workers.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import os
@@ -21,7 +19,6 @@ from typing import Annotated, Any
 import click
 
 from wallaroo_spark import pubsub
-from wallaroo_spark.cli.signals import status_of
 from wallaroo_spark.cli.verbs import row_of
 from wallaroo_spark.connector import Backoff, Framed, Lines, RotatedFramed, RotatedLines, Source, Stdin
 from wallaroo_spark.connector.settings import ConnectorSettings
@@ -135,23 +132,41 @@ def is_pattern(name: str) -> bool:
     return name != STDIN and not name.startswith(TOPIC) and has_magic(name) and not os.path.exists(name)
 
 
-def expand(names: Sequence[str], *, follow: bool) -> list[str]:
-    """The names, with the files of each pattern in its place. With ``follow`` a file need not be there yet.
+def expand(names: Sequence[str], given: SendOptions) -> list[str]:
+    """The names, with the files of each pattern in its place. A file that is followed need not be there yet.
 
-    Raises ``click.UsageError`` for a file that is not there, and for a pattern without a file.
+    Raises ``click.UsageError`` for a file that is not there, for a pattern without a file, and for names and options
+    that do not go together.
     """
     found: list[str] = []
     for name in names:
         if is_pattern(name):
             matching = files_of(name)
-            if not matching and not follow:
+            if not matching and not given.follow:
                 raise click.UsageError(f"no file matches {name}; with --follow it would be waited for")
             found += [one for one in matching if one not in found]
             continue
-        if name != STDIN and not name.startswith(TOPIC) and not follow and not os.path.exists(name):
+        if name != STDIN and not name.startswith(TOPIC) and not given.follow and not os.path.exists(name):
             raise click.UsageError(f"there is no file {name}; check the path, or wait for it with --follow")
         found.append(name)
+    _check(names, found, given)
     return found
+
+
+def _check(names: Sequence[str], files: Sequence[str], given: SendOptions) -> None:
+    if bool(given.workers) == bool(given.registry):
+        raise click.UsageError("give either --workers host:port, or --registry URL and --receiver NAME")
+    if given.registry and not given.receiver:
+        raise click.UsageError("--registry needs --receiver NAME, because a registry may serve several receivers")
+    twice = next((file for file in files if files.count(file) > 1), None)
+    if twice is not None:
+        raise click.UsageError(f"{twice} is given twice, but one input is one stream; give it once")
+    if given.stream and (len(names) != 1 or is_pattern(names[0]) or names[0].startswith(TOPIC)):
+        raise click.UsageError("--stream names the stream of one file or of standard input; give exactly one")
+    if STDIN in files and (given.framed or given.follow):
+        raise click.UsageError("standard input is read as lines, to its end; use --framed and --follow with files only")
+    if any(file.startswith(TOPIC) for file in files) and not (given.topic_registry or given.registry):
+        raise click.UsageError("topics are found in a registry; give --topic-registry URL")
 
 
 def files_of(pattern: str) -> list[str]:
@@ -205,58 +220,3 @@ def _topic(name: str, given: SendOptions) -> SendInput:
         lost_after=given.give_up_after,
     )
     return SendInput(source, None)
-
-
-class Interrupts:
-    """SIGINT and SIGTERM: the first one cancels the sending, the second one ends the process at once."""
-
-    def __init__(self) -> None:
-        self.received: int | None = None
-        """The number of the first signal; None before."""
-        self.task: asyncio.Task[None] | None = None
-        """The task that the first signal cancels."""
-
-    def note(self, number: int) -> None:
-        """A signal has come."""
-        if self.received is not None:
-            # Nothing here outlives the process: acknowledgements are the receiver's, and positions are durable.
-            os.write(2, b"Ended at once.\n")
-            os._exit(status_of(number))
-        self.received = number
-        if self.task is None:
-            raise KeyboardInterrupt
-        self.task.get_loop().call_soon_threadsafe(self.task.cancel)
-
-
-class NewFiles:
-    """Finds files of the patterns that were not there before."""
-
-    def __init__(self, patterns: Sequence[str], known: Sequence[str], given: SendOptions) -> None:
-        self._patterns = patterns
-        self._given = given
-        self._seen = {name: _identity(name) for name in known}
-
-    def look(self) -> list[SendInput]:
-        """The inputs of files that have appeared since the last call."""
-        there = [name for pattern in self._patterns for name in files_of(pattern)]
-        for name in self._seen.keys() - set(there):
-            # A file of this name that comes back is a new one.
-            if not os.path.exists(name):
-                self._seen[name] = None
-        identities = set(self._seen.values()) - {None}
-        found = []
-        for name in there:
-            identity = _identity(name)
-            # A file that was renamed is still followed under its old name.
-            if name not in self._seen and identity is not None and identity not in identities:
-                self._seen[name] = identity
-                found.append(open_input(name, self._given, new=True))
-        return found
-
-
-def _identity(name: str) -> tuple[int, int] | None:
-    try:
-        found = os.stat(name)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino

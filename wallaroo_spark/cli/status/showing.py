@@ -13,7 +13,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from wallaroo_spark.cli.common import console, debugging
+from wallaroo_spark.cli.common import console, debugging, print_result
 from wallaroo_spark.cli.schema import AppOptions
 from wallaroo_spark.cli.status import sources
 from wallaroo_spark.cli.status.sources import RegistryOptions
@@ -219,11 +219,8 @@ def frames(history: History, window: float, rows: int, as_json: bool) -> Iterato
 
 def show_frame(found: ReceiverStatus, history: History, window: float, rows: int, as_json: bool) -> None:
     """Print one frame."""
-    if as_json:
-        total = record_to_json(history.rates(window).total)
-        click.echo(json.dumps({**to_json(found), "rates": total}))
-    else:
-        console().print(_frame(found, history, window, rows))
+    values = {**to_json(found), "rates": record_to_json(history.rates(window).total)}
+    print_result(as_json, values, _frame(found, history, window, rows))
 
 
 def _frame(found: ReceiverStatus, history: History, window: float, rows: int) -> Group:
