@@ -34,7 +34,7 @@ def declares_names() -> list[str]:
 
 def test_the_public_names_are_these() -> None:
     assert sorted(HOMES) == wallaroo_spark.__all__
-    assert wallaroo_spark._HOMES == HOMES
+    assert {name: home for home, names in wallaroo_spark._HOMES.items() for name in names} == HOMES
     assert set(HOMES) <= set(dir(wallaroo_spark))
 
 

@@ -28,20 +28,16 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Application": "wallaroo_spark.engine",
-    "Receiver": "wallaroo_spark.receiver",
-    "Connector": "wallaroo_spark.connector",
-    "BlockingConnector": "wallaroo_spark.connector",
-    "follow_stream": "wallaroo_spark.streams",
-    "read_history": "wallaroo_spark.streams",
-    "read_instances": "wallaroo_spark.streams",
-    "read_stream": "wallaroo_spark.streams",
+    "wallaroo_spark.connector": ("BlockingConnector", "Connector"),
+    "wallaroo_spark.engine": ("Application",),
+    "wallaroo_spark.receiver": ("Receiver",),
+    "wallaroo_spark.streams": ("follow_stream", "read_history", "read_instances", "read_stream"),
 }
 
 _NEEDS = {
     "Application": ("spark", "pipelines", "embedded"),
     "Receiver": ("spark", "embedded"),
-    **dict.fromkeys(("follow_stream", "read_history", "read_instances", "read_stream"), ("spark", "pipelines")),
+    **dict.fromkeys(_HOMES["wallaroo_spark.streams"], ("spark", "pipelines")),
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES, _NEEDS)

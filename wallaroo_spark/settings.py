@@ -58,25 +58,19 @@ class Kind(Enum):
     SECTIONS = "a list of entries with fields of their own"
 
 
-_TYPES: dict[Kind, tuple[Any, str]] = {
-    Kind.TEXT: (str, "a str"),
-    Kind.NAMES: ((str, list, tuple), "a str or a list of str"),
-    Kind.COUNT: (Integral, "an int"),
-    Kind.BYTES: (Integral, "an int (bytes)"),
-    Kind.SECONDS: (Real, "a number (seconds)"),
-    Kind.FLAG: (bool, "a bool"),
-    Kind.NUMBER: (Real, "a number"),
+_TYPES: dict[Kind, tuple[Any, str, str]] = {
+    Kind.TEXT: (str, "a str", ""),
+    Kind.NAMES: ((str, list, tuple), "a str or a list of str", ""),
+    Kind.COUNT: (Integral, "an int", "a whole number without quotes"),
+    Kind.BYTES: (Integral, "an int (bytes)", "the number of bytes, such as 64 << 20 for 64 MiB"),
+    Kind.SECONDS: (Real, "a number (seconds)", "the number of seconds, such as 1.5"),
+    Kind.FLAG: (bool, "a bool", ""),
+    Kind.NUMBER: (Real, "a number", "a number without quotes"),
 }
-
-
-_NUMBERS = (Kind.COUNT, Kind.BYTES, Kind.SECONDS, Kind.NUMBER)
+"""The type of a kind, its name, and of a number how it is written."""
+_ANY_TYPE: tuple[Any, str, str] = (object, "any object", "")
+_NUMBERS = [kind for kind, (_, _, written) in _TYPES.items() if written]
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
-_PLAIN = {
-    Kind.COUNT: "a whole number without quotes",
-    Kind.BYTES: "the number of bytes, such as 64 << 20 for 64 MiB",
-    Kind.SECONDS: "the number of seconds, such as 1.5",
-    Kind.NUMBER: "a number without quotes",
-}
 
 
 @dataclass(frozen=True)
@@ -188,7 +182,7 @@ def check(row: Row, value: Any, label: str) -> None:
 
     if row.choices and value not in row.choices:
         raise outside(f"{value!r} is not one of {', '.join(row.choices)}")
-    expected, described = row.of or _TYPES.get(row.kind, (object, "any object"))
+    expected, described = row.of or _TYPES.get(row.kind, _ANY_TYPE)[:2]
     # In Python a bool is an int, and True as a number of something is a mistake.
     if not isinstance(value, expected) or (isinstance(value, bool) and row.kind in _NUMBERS):
         shown = f"a value of type {type(value).__name__}" if row.secret else repr(value)
@@ -215,7 +209,7 @@ def _way_out(row: Row, value: Any) -> str:
     if isinstance(value, float) and value.is_integer():
         return f"; write {value:.0f}"
     if isinstance(value, str) and row.kind in _NUMBERS:
-        return f"; write {value} without quotes" if _NUMBER.fullmatch(value) else f"; write {_PLAIN[row.kind]}"
+        return f"; write {value} without quotes" if _NUMBER.fullmatch(value) else f"; write {_TYPES[row.kind][2]}"
     return ""
 
 

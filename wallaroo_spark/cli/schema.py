@@ -19,13 +19,13 @@ import click
 from wallaroo_spark.cli.common import Columns, print_result, print_rows
 from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.errors import ConfigurationError, printable
+from wallaroo_spark.pipelines.schema.applying import ApplyResult, Branch, apply_files, delete_objects, find, kind_of
+from wallaroo_spark.pipelines.schema.changes import ObjectChange
 from wallaroo_spark.pipelines.schema.declarations import KINDS, Declaration, PipelineDeclaration, StreamDeclaration
 from wallaroo_spark.pipelines.schema.documents import to_document
 from wallaroo_spark.texts import count, day_and_clock, hint
 
 if TYPE_CHECKING:
-    from wallaroo_spark.pipelines.schema.applying import ApplyResult
-    from wallaroo_spark.pipelines.schema.changes import ObjectChange
     from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
 
 _SIGNS = {"created": ("+", "green"), "changed": ("~", "yellow"), "deleted": ("-", "red"), "unchanged": ("=", None)}
@@ -97,8 +97,6 @@ COLUMNS: dict[str, Columns[Any]] = {
 
 def one_object(stored: StoredSchema, kind: str, name: str) -> Declaration:
     """Return the object of a kind and a name. Raises :class:`ConfigurationError` unless there is exactly one."""
-    from wallaroo_spark.pipelines.schema.applying import find
-
     found = find(stored, kind, name)
     if not found:
         remedy = hint(name, (one.key.path for one in find(stored, kind)), "there are", f"no {kind} is declared")
@@ -165,8 +163,6 @@ def apply(
         wallaroo-spark apply shop.yaml --app ./shop --dry-run
         wallaroo-spark apply *.yaml --app ./shop --branch main --timestamp "$(git log -1 --format=%ct)"
     """
-    from wallaroo_spark.pipelines.schema.applying import Branch, apply_files
-
     if bool(branch) != bool(timestamp):
         raise click.UsageError("give --branch and --timestamp together")
     store = _store(app.need())
@@ -204,8 +200,6 @@ def delete(
     Examples:
         wallaroo-spark delete stream shop/returns shop/refunds --app ./shop
     """
-    from wallaroo_spark.pipelines.schema.applying import delete_objects, kind_of
-
     store = _store(app.need())
     stored = store.newest()
     keys = [one_object(stored, kind_of(kind), name).key for name in dict.fromkeys(names)]
@@ -257,8 +251,6 @@ def get(
         wallaroo-spark get all --app ./shop
         wallaroo-spark get pipelines --app ./shop --json
     """
-    from wallaroo_spark.pipelines.schema.applying import find, kind_of
-
     kinds = list(KINDS) if kind.lower() == "all" else [kind_of(kind)]
     stored = app.stored(schema_version)
     found = [one for chosen in kinds for one in find(stored, chosen, name)]
@@ -296,8 +288,6 @@ def describe(
         wallaroo-spark describe pipeline shop/fulfil --app ./shop
     """
     import yaml
-
-    from wallaroo_spark.pipelines.schema.applying import kind_of
 
     stored = app.stored(schema_version)
     found = one_object(stored, kind_of(kind), name)

@@ -16,6 +16,6 @@ __all__ = ["Application"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
-    {"Application": "wallaroo_spark.engine.application.application"},
+    {"wallaroo_spark.engine.application.application": __all__},
     {"Application": ("spark", "pipelines", "embedded")},
 )

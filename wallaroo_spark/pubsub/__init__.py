@@ -30,17 +30,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Epoch": "wallaroo_spark.pubsub.times",
-    "Frontier": "wallaroo_spark.pubsub.times",
-    "Lost": "wallaroo_spark.pubsub.times",
-    "Position": "wallaroo_spark.pubsub.times",
-    "Subscription": "wallaroo_spark.pubsub.subscribing.subscription",
-    "TopicSource": "wallaroo_spark.pubsub.subscribing.topic_source",
-    "subscribe": "wallaroo_spark.pubsub.subscribing.subscription",
-    "Topic": "wallaroo_spark.pubsub.publishing.topic",
-    "publish": "wallaroo_spark.pubsub.publishing.topic",
+    "wallaroo_spark.pubsub.publishing.topic": ("Topic", "publish"),
+    "wallaroo_spark.pubsub.subscribing.subscription": ("Subscription", "subscribe"),
+    "wallaroo_spark.pubsub.subscribing.topic_source": ("TopicSource",),
+    "wallaroo_spark.pubsub.times": ("Epoch", "Frontier", "Lost", "Position"),
 }
 
-_NEEDS = {**dict.fromkeys(_HOMES, ("pubsub",)), **dict.fromkeys(("Topic", "publish"), ("spark", "pubsub"))}
+_NEEDS = {**dict.fromkeys(__all__, ("pubsub",)), **dict.fromkeys(("Topic", "publish"), ("spark", "pubsub"))}
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES, _NEEDS)

@@ -36,14 +36,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "BatchWriter": "wallaroo_spark.sinks.writer",
-    "connector": "wallaroo_spark.sinks.remote.connector_sink",
-    "files": "wallaroo_spark.sinks.stores.files",
-    "kafka": "wallaroo_spark.sinks.stores.kafka",
-    "postgres": "wallaroo_spark.sinks.stores.postgres",
-    "redis": "wallaroo_spark.sinks.stores.redis",
-    "stream": "wallaroo_spark.sinks.stores.stream",
-    "transactional": "wallaroo_spark.sinks.writer",
+    "wallaroo_spark.sinks.remote.connector_sink": ("connector",),
+    "wallaroo_spark.sinks.stores.files": ("files",),
+    "wallaroo_spark.sinks.stores.kafka": ("kafka",),
+    "wallaroo_spark.sinks.stores.postgres": ("postgres",),
+    "wallaroo_spark.sinks.stores.redis": ("redis",),
+    "wallaroo_spark.sinks.stores.stream": ("stream",),
+    "wallaroo_spark.sinks.writer": ("BatchWriter", "transactional"),
 }
 
 _NEEDS = {"kafka": ("kafka",), "postgres": ("postgres",), "redis": ("registry",)}

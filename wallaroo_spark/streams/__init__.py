@@ -14,6 +14,6 @@ if TYPE_CHECKING:
 
 __all__ = ["follow_stream", "read_history", "read_instances", "read_stream"]
 
-_HOMES = dict.fromkeys(__all__, "wallaroo_spark.streams.tables.dataframes")
+_HOMES = {"wallaroo_spark.streams.tables.dataframes": __all__}
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES, dict.fromkeys(__all__, ("spark", "pipelines")))

@@ -34,11 +34,11 @@ __all__ = [
 ]
 
 _HOMES = {
-    **dict.fromkeys(("FakeApplication", "PipelineInstance"), "wallaroo_spark.testing.fake_application"),
-    **dict.fromkeys(("FunctionResult", "run_function"), "wallaroo_spark.testing.function_runs"),
-    **dict.fromkeys(("FakeWorker", "rows", "rows_schema"), "wallaroo_spark.testing.fake_worker"),
-    **dict.fromkeys(("Proxy", "Trouble"), "wallaroo_spark.wiretap.proxy"),
-    "LocalReceiver": "wallaroo_spark.testing.local",
+    "wallaroo_spark.testing.fake_application": ("FakeApplication", "PipelineInstance"),
+    "wallaroo_spark.testing.fake_worker": ("FakeWorker", "rows", "rows_schema"),
+    "wallaroo_spark.testing.function_runs": ("FunctionResult", "run_function"),
+    "wallaroo_spark.testing.local": ("LocalReceiver",),
+    "wallaroo_spark.wiretap.proxy": ("Proxy", "Trouble"),
 }
 
 _NEEDS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 import sys
 from collections import deque
@@ -211,7 +212,7 @@ def consume(
         wallaroo-spark consume shop/orders --start beginning --json
         wallaroo-spark consume shop/orders --group billing --limit 10
     """
-    left = limit
+    left = limit or math.inf
     with (
         gateways.client() as client,
         client.consume(
@@ -219,22 +220,21 @@ def consume(
             group=group,
             start=start_of_text(start),
             durable=False if ephemeral else None,
-            max_events=max_events if limit is None else min(max_events, limit),
+            max_events=min(max_events, limit or max_events),
             partitions=partitions,
         ) as deliveries,
     ):
         for delivery in deliveries:
             with delivery:
                 # A delivery is acknowledged as a whole: one that goes beyond the limit is given back.
-                if left is not None and len(delivery.events) > left:
+                if len(delivery.events) > left:
                     delivery.nack(reason="the limit is reached")
                     break
                 for offset, event in enumerate(delivery.events, start=delivery.first):
                     click.echo(_line(delivery.partition, offset, event, as_json))
-            if left is not None:
-                left -= len(delivery.events)
-                if left <= 0:
-                    break
+            left -= len(delivery.events)
+            if left <= 0:
+                break
 
 
 def _line(partition: int, offset: int, event: Any, as_json: bool) -> str:

@@ -19,6 +19,7 @@ from wallaroo_spark.cli.sessions import WITH_UI, ended_with, session_for, ui_add
 from wallaroo_spark.cli.signals import Signals, exit_after_interrupt, java_waits
 from wallaroo_spark.cli.verbs import Json, options_of, verb
 from wallaroo_spark.engine.application.settings import ApplicationSettings
+from wallaroo_spark.pipelines.schema.applying import apply_files
 
 POLL_SECONDS = 0.25
 """Interval of the checks for a signal and for the application's end. A choice: a person notices no such delay."""
@@ -135,7 +136,6 @@ def run_application(
     before it runs.
     """
     from wallaroo_spark.engine.application.application import Application
-    from wallaroo_spark.pipelines.schema.applying import apply_files
     from wallaroo_spark.pipelines.schema.store import SchemaStore
 
     importable_here()

@@ -158,10 +158,9 @@ def streams(
         wallaroo-spark streams --json | jq '.streams[] | {name, lag_rows}'
     """
     from wallaroo_spark.cli.status import showing
-    from wallaroo_spark.observe.collect import Question
 
     with place.collector() as collector:
-        found = showing.known(collector, Question(limit, instance, stream))
+        found = showing.known(collector, limit, instance, stream)
     showing.show_streams(found, ORDERS[sort], as_json, chosen=bool(instance or stream))
     if not all(slot.answers for slot in found.slots) or not found.slots:
         raise click.exceptions.Exit(1)
@@ -195,14 +194,13 @@ def top(
         wallaroo-spark top --context test --once | less
     """
     from wallaroo_spark.cli.status import showing
-    from wallaroo_spark.observe.collect import Question
     from wallaroo_spark.observe.record import History
 
     history = History()
     with place.collector() as collector:
 
         def look() -> ReceiverStatus:
-            found = showing.known(collector, Question(max(rows, 20)))
+            found = showing.known(collector, max(rows, 20))
             history.add(found)
             return found
 

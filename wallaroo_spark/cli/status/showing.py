@@ -183,9 +183,12 @@ def show_list(place: RegistryOptions, as_json: bool) -> None:
         console().print(terminal.topics_table(topics))
 
 
-def known(collector: RegistryCollector, question: Question) -> ReceiverStatus:
-    """The status of a receiver. Raises :class:`RegistryError` when the registry does not answer."""
-    found = collector.status(question)
+def known(collector: RegistryCollector, most: int, instance: str = "", stream: str = "") -> ReceiverStatus:
+    """The status of a receiver, with ``most`` streams of a worker at the most, or those of an instance or a name.
+
+    Raises :class:`RegistryError` when the registry does not answer.
+    """
+    found = collector.status(Question(most, instance, stream))
     if found.registry_error and not found.slots:
         raise RegistryError(found.registry_error, code="registry-away")
     return found

@@ -6,8 +6,8 @@ Source: ``docs/pipelines/schema.md#apply``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from wallaroo_spark.errors import ConfigurationError, PipelineError
 from wallaroo_spark.pipelines.schema.changes import UNCHANGED, ObjectChange, access_note, compare, has_tokens, refusals
@@ -15,8 +15,10 @@ from wallaroo_spark.pipelines.schema.declarations import KINDS, Declaration
 from wallaroo_spark.pipelines.schema.documents import PlacedDeclaration, read_files
 from wallaroo_spark.pipelines.schema.names import ObjectKey, name_problem
 from wallaroo_spark.pipelines.schema.problems import Problems
-from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
 from wallaroo_spark.pipelines.schema.validation import distinct, known_zones, validate
+
+if TYPE_CHECKING:
+    from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
 
 
 @dataclass(frozen=True)
@@ -177,7 +179,7 @@ def _write(
         note = f"a dry run: version {version} would be written, and nothing was changed"
         note += f"; of that version: {access}" if access else ""
         return ApplyResult(version, False, tuple(changes), note)
-    if not store.write(StoredSchema(version, objects, branches, now)):
+    if not store.write(replace(stored, version=version, objects=objects, branches=branches, applied_at=now)):
         raise PipelineError(
             f"the schema in {store.identity} was changed by another process while this one checked its documents: "
             f"version {version} is there; nothing of these documents was applied, so run it again",
