@@ -139,6 +139,14 @@ def console() -> Console:
     return found if found.is_terminal else Console(highlight=False, markup=False, emoji=False, width=WIDE)
 
 
+def exit_unless(sound: bool, problem: str = "") -> None:
+    """End the program with status 1 unless all is sound, with the problem on standard error if there is one to name."""
+    if not sound:
+        if problem:
+            click.echo(problem, err=True)
+        raise click.exceptions.Exit(1)
+
+
 def print_result(as_json: bool, values: Any, shown: Any) -> None:
     """Print values as one line of JSON, or what a person is shown: a text, or a table or a group of rich."""
     if as_json or isinstance(shown, str):

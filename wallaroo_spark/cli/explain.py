@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 import sys
 import textwrap
@@ -17,7 +16,7 @@ from typing import Annotated, Any
 import click
 
 import wallaroo_spark
-from wallaroo_spark.cli.common import print_result
+from wallaroo_spark.cli.common import exit_unless, print_result
 from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.codes import GROUPS, CodeEntry, CodesFound, search
 from wallaroo_spark.errors import ConfigurationError
@@ -52,14 +51,10 @@ def explain(text: tuple[str, ...] = (), *, as_json: Json = False) -> None:
         print_result(as_json, {"groups": groups}, _list())
         return
     found = search(given)
-    if as_json:
-        click.echo(json.dumps({"codes": _rows(found.named), "nearest": _rows(found.nearest)}))
-    elif found.named:
-        click.echo("\n\n".join(_explained(entry) for entry in found.named))
-    else:
-        click.echo(_suggested(found), err=True)
-    if not found.named:
-        raise click.exceptions.Exit(1)
+    if as_json or found.named:
+        values = {"codes": _rows(found.named), "nearest": _rows(found.nearest)}
+        print_result(as_json, values, "\n\n".join(_explained(entry) for entry in found.named))
+    exit_unless(bool(found.named), "" if as_json else _suggested(found))
 
 
 def _rows(entries: Iterable[CodeEntry]) -> list[dict[str, Any]]:

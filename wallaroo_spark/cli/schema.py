@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from wallaroo_spark.cli.common import Columns, print_result, print_rows
+from wallaroo_spark.cli.common import Columns, exit_unless, print_result, print_rows
 from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.errors import ConfigurationError, printable
 from wallaroo_spark.pipelines.schema.applying import ApplyResult, Branch, apply_files, delete_objects, find, kind_of
@@ -263,8 +263,7 @@ def get(
     }
     values = {"version": stored.version, "objects": [to_document(one, defaults=True) for one in found]}
     print_rows(as_json, values, columns, found, f"The schema has version {stored.version}, and no such object.")
-    if name and not found:
-        raise click.exceptions.Exit(1)
+    exit_unless(bool(found) or not name)
 
 
 @verb()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from wallaroo_spark import pubsub
-from wallaroo_spark.cli.common import Columns, console, print_result, printable_bytes, table_of
+from wallaroo_spark.cli.common import Columns, console, exit_unless, print_result, printable_bytes, table_of
 from wallaroo_spark.cli.signals import run_until_sigterm
 from wallaroo_spark.cli.status.sources import ATTEMPTS, RegistryOptions
 from wallaroo_spark.cli.verbs import Json, verb
@@ -226,9 +226,7 @@ def tap(
         for one in itertools.islice(messages, limit):
             click.echo(_as_json(one) if as_json else _as_text(one, payload))
             shown += 1
-    if not shown:
-        click.echo(f"No message of stream {stream!r} came within {wait:g} seconds.", err=True)
-        raise click.exceptions.Exit(1)
+    exit_unless(shown > 0, f"No message of stream {stream!r} came within {wait:g} seconds.")
 
 
 def _as_json(one: TappedMessage) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from typing import Annotated
 
 import click
 
 from wallaroo_spark.cli.check.findings import Finding, explained, note, of_error, ok, problem
-from wallaroo_spark.cli.common import print_result
+from wallaroo_spark.cli.common import exit_unless, print_result
 from wallaroo_spark.cli.receive.command import Overrides
 from wallaroo_spark.cli.receive.config import ReceiveConfig, problems
 from wallaroo_spark.cli.sessions import ended_with
@@ -54,14 +53,11 @@ def check(
         mark, colour = MARKS[finding.state]
         line = f"{click.style(mark.ljust(WIDTH), fg=colour)}  {finding.subject}: {finding.text}"
         print_result(as_json, dataclasses.asdict(finding), line)
-    if as_json:
-        click.echo(json.dumps({"sound": not found["problem"], **found}))
-    elif found["problem"]:
-        click.echo(f"{count(found['problem'], 'problem')}: the receiver would not start or would not work.", err=True)
-    else:
-        click.echo("The receiver can be started.")
-    if found["problem"]:
-        raise click.exceptions.Exit(1)
+    sound = not found["problem"]
+    if as_json or sound:
+        print_result(as_json, {"sound": sound, **found}, "The receiver can be started.")
+    verdict = f"{count(found['problem'], 'problem')}: the receiver would not start or would not work."
+    exit_unless(sound, "" if as_json else verdict)
 
 
 def findings(path: str, overrides: tuple[str, ...], *, with_spark: bool) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import click
 
+from wallaroo_spark.cli.common import exit_unless
 from wallaroo_spark.cli.durable.connecting import GatewayOptions, event_as_json, shown_data, start_of_text
 from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.errors import ConfigurationError, WallarooError, printable
@@ -118,9 +119,7 @@ def publish(
             raise type(error)(f"{error.message} ({ids})", code=error.code, **error.fields) from error
     if not as_json:
         click.echo(f"Published {count(published, 'event')} to {stream}.")
-    if refused:
-        click.echo(f"{count(refused, 'event')} refused; correct the lines above and publish them.", err=True)
-        raise click.exceptions.Exit(1)
+    exit_unless(not refused, f"{count(refused, 'event')} refused; correct the lines above and publish them.")
 
 
 def _of_data(kind: str, data: str, id_: str) -> Event:

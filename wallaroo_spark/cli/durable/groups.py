@@ -7,7 +7,7 @@ from typing import Annotated
 
 import click
 
-from wallaroo_spark.cli.common import print_result
+from wallaroo_spark.cli.common import exit_unless, print_result
 from wallaroo_spark.cli.durable.connecting import GatewayOptions, start_of_text
 from wallaroo_spark.cli.schema import AppOptions
 from wallaroo_spark.cli.verbs import Json, verb
@@ -53,9 +53,7 @@ def list_groups(
     found = [(one, group) for one in status.partitions if stream in ("", one.stream) for group in one.groups]
     rows = [{"stream": one.stream, "partition": one.partition, **record_to_json(group)} for one, group in found]
     print_result(as_json, {"groups": rows}, groups_table(status, stream) if found else "There are no groups.")
-    if not status.running:
-        click.echo(status.cause.sentence, err=True)
-        raise click.exceptions.Exit(1)
+    exit_unless(status.running, status.cause.sentence)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import click
 
+from wallaroo_spark.cli.common import exit_unless
 from wallaroo_spark.cli.receive.config import load, problems
 from wallaroo_spark.cli.sessions import WITH_UI
 from wallaroo_spark.cli.signals import exit_after_interrupt
@@ -128,5 +129,4 @@ def validate(
         for error in errors:
             click.echo(error.message)
         click.echo(f"{config}: {count(len(errors), 'problem')}.", err=True)
-    if found is None:
-        raise click.exceptions.Exit(1)
+    exit_unless(found is not None)

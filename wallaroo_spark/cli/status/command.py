@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from wallaroo_spark.cli.common import exit_unless
 from wallaroo_spark.cli.schema import AppOptions
 from wallaroo_spark.cli.status.sources import ReceiverOptions, RegistryOptions
 from wallaroo_spark.cli.verbs import Json, verb
@@ -90,8 +91,7 @@ def status(
                 history.add(found)
                 showing.show_receiver(found, history, watch, as_json)
                 healthy = found.healthy and showing.served(found.topics)
-    if not healthy:
-        raise click.exceptions.Exit(1)
+    exit_unless(healthy)
 
 
 def _looks(look: Callable[[], T], watch: bool, every: float) -> Iterator[T]:
@@ -162,8 +162,7 @@ def streams(
     with place.collector() as collector:
         found = showing.known(collector, limit, instance, stream)
     showing.show_streams(found, ORDERS[sort], as_json, chosen=bool(instance or stream))
-    if not all(slot.answers for slot in found.slots) or not found.slots:
-        raise click.exceptions.Exit(1)
+    exit_unless(bool(found.slots) and all(slot.answers for slot in found.slots))
 
 
 @verb()
@@ -214,5 +213,4 @@ def top(
                 show(found)
                 for found in looks:
                     show(found)
-    if not found.healthy:
-        raise click.exceptions.Exit(1)
+    exit_unless(found.healthy)

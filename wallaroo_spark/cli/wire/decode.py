@@ -13,6 +13,7 @@ from typing import IO, Annotated, Any
 
 import click
 
+from wallaroo_spark.cli.common import exit_unless
 from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.protocol import REVISIONS, Revision
@@ -79,8 +80,7 @@ def decode_command(
             elif errors:
                 continue
             click.echo(_as_json(item) if as_json else _as_text(item, full, with_hex))
-    if errors and found:
-        raise click.exceptions.Exit(1)
+    exit_unless(not (errors and found))
 
 
 def _open(stack: contextlib.ExitStack, name: str) -> io.BufferedReader:
