@@ -191,6 +191,11 @@ class WaitingMessages(Generic[M]):
     def __len__(self) -> int:
         return len(self._messages)
 
+    def has_room(self, size: int, most: int, most_bytes: int) -> bool:
+        """Whether ``size`` more bytes may wait, within these limits of one client. One message may always wait."""
+        fits = len(self._messages) < most and self.bytes + size <= most_bytes
+        return self._budget.has_room(size) and (fits or not self._messages)
+
     def add(self, message: M) -> None:
         """Add a message behind the others."""
         self._messages.append(message)

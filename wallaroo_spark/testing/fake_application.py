@@ -139,8 +139,8 @@ class MemoryApplication:
                 if self._declared:
                     inbox, self._inbox = [], inbox
                 self._declared = self.schema.version
-                for stream, (partitions, plan) in partition_plans(self.schema.objects.values()).items():
-                    for number in range(partitions):
+                for stream, plan in partition_plans(self.schema.objects.values()).items():
+                    for number in range(plan.partitions):
                         events[PartitionKey(stream, number)].append(e.PartitionDeclared(self._declared, plan))
                 for key in list(self._entries):
                     if key not in events:

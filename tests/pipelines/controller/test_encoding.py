@@ -12,7 +12,7 @@ from tests.pipelines.controller.one_key import ORDERS, Key, fulfil, record
 from wallaroo_spark.errors import PipelineError
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
-from wallaroo_spark.pipelines.controller.messages.plans import partition_plan
+from wallaroo_spark.pipelines.controller.messages.plans import partition_plans
 from wallaroo_spark.pipelines.controller.messages.values import GroupDelivery, StageDelivery
 from wallaroo_spark.pipelines.controller.states import DeliveryState
 from wallaroo_spark.pipelines.controller.stored.encoding import CLASSES, decode, encode
@@ -126,7 +126,9 @@ def test_the_plan_of_a_partition_has_the_facts_of_its_declarations() -> None:
     other = PipelineDeclaration(name="else", namespace="shop", input_stream="paid", stages=stages[:1])
     dead = StreamDeclaration(name="dead", namespace="other", partitions=3)
 
-    plan = partition_plan(orders, [pipeline, other], {dead.key: dead.partitions})
+    paid = StreamDeclaration(name="paid", namespace="shop")
+
+    plan = partition_plans([orders, paid, pipeline, other, dead])["shop/orders"]
 
     (found,) = plan.pipelines
     charge, ship, tidy = found.stages

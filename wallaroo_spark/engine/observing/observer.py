@@ -186,17 +186,17 @@ class Observer:
 
     def _publish(self, status: ApplicationStatus, *, last: bool) -> None:
         text = to_text(status)
-        registry_error: RegistryError | None = None
         try:
             self._leases.publish_report(text)
-        except RegistryError as error:
-            registry_error = error
-        now = time.monotonic()
-        if last or now - self._written_at >= FILE_SECONDS:
-            self._place.write(text)
-            self._written_at = now
-        if registry_error is not None and not status.registry_error:
-            raise registry_error
+        except RegistryError:
+            # A status that has this error itself is published in the folder, and seen there.
+            if not status.registry_error:
+                raise
+        finally:
+            now = time.monotonic()
+            if last or now - self._written_at >= FILE_SECONDS:
+                self._place.write(text)
+                self._written_at = now
 
 
 def gateway_status(

@@ -227,12 +227,10 @@ def declared(before: StoredSchema, after: StoredSchema) -> Iterator[MadeRows]:
     """The rows of the partitions whose declaration differs in two versions; a removed stream is declared as None."""
     known, wanted = partition_plans(before.objects.values()), partition_plans(after.objects.values())
     for stream in sorted(known.keys() | wanted.keys()):
-        count, plan = wanted.get(stream, (0, None))
-        known_count, known_plan = known.get(stream, (0, None))
-        partitions = range(known_count) if plan is None else range(known_count if plan == known_plan else 0, count)
-        if partitions:
-            event = encode(PartitionDeclared(after.version, plan))
-            yield MadeRows(stream, tuple(partitions), Rank.DECLARED, "schema", after.version, event)
+        old, new = known.get(stream), wanted.get(stream)
+        if old != new and (plan := new or old) is not None:
+            event = encode(PartitionDeclared(after.version, new))
+            yield MadeRows(stream, tuple(range(plan.partitions)), Rank.DECLARED, "schema", after.version, event)
 
 
 class _Room:

@@ -226,10 +226,8 @@ class Endpoints:
         consumer.failures = 0
         consumer.rests_until = 0.0
         if message.HasField("event"):
-            answer, limits = pb.CallMessage(event=message.event), self.limits
-            size, waiting = answer.ByteSize(), call.answers
-            many = len(waiting) >= limits.call_messages or waiting.bytes + size > limits.waiting_bytes
-            if not self.budget.has_room(size) or (waiting and many):
+            answer, limits, waiting = pb.CallMessage(event=message.event), self.limits, call.answers
+            if not waiting.has_room(answer.ByteSize(), limits.call_messages, limits.waiting_bytes):
                 call.end(busy(f"the caller does not read the answer; {len(waiting)} messages wait; read faster"))
                 self.hang_up(call)
                 return

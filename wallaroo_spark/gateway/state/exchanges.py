@@ -71,21 +71,14 @@ class Exchanges:
         """Give a copy to one receiver of each group that has room; return the number of groups that got one."""
         got, size = 0, event.ByteSize()
         for receivers in self._groups.get(exchange, {}).values():
-            free = [one for one in receivers if one.ended is None and self._has_room(one, size)]
+            room = size, self.limits.exchange_messages, self.limits.waiting_bytes
+            free = [one for one in receivers if one.ended is None and one.waiting.has_room(*room)]
             if free:
                 chosen = self.choose(free)
                 chosen.waiting.add(event)
                 chosen.changed()
                 got += 1
         return got
-
-    def _has_room(self, receiver: ExchangeReceiver, size: int) -> bool:
-        limits = self.limits
-        if not self.budget.has_room(size):
-            return False
-        return not receiver.waiting or (
-            len(receiver.waiting) < limits.exchange_messages and receiver.waiting.bytes + size <= limits.waiting_bytes
-        )
 
 
 @dataclass

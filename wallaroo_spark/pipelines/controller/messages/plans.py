@@ -6,6 +6,7 @@ part of the stored format: a new field stands at the end and has a default.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -133,21 +134,27 @@ class PartitionPlan(NamedTuple):
     """The treatment of deliveries of groups that did not succeed."""
 
 
-def partition_plan(
-    stream: StreamDeclaration, pipelines: Iterable[PipelineDeclaration], partitions: Mapping[ObjectKey, int]
-) -> PartitionPlan:
-    """The plan of each partition of a stream. ``partitions`` has the number of partitions of every stream."""
-    used = sorted((one for one in pipelines if one.input_key == stream.key), key=lambda one: one.key.path)
-    return PartitionPlan(
-        tuple(pipeline_plan(one, partitions) for one in used),
-        round(stream.idempotency_window * 1000),
-        partitions=stream.partitions,
-        retry=_retry_plan(stream.retry, stream.namespace, stream.delivery_timeout, partitions),
-    )
+def partition_plans(objects: Iterable[Declaration]) -> dict[str, PartitionPlan]:
+    """The plan of the partitions of each stream of a schema, by the stream's path."""
+    declared = sorted(objects, key=lambda one: one.key.path)
+    streams = [one for one in declared if isinstance(one, StreamDeclaration)]
+    partitions = {one.key: one.partitions for one in streams}
+    pipelines: defaultdict[ObjectKey, list[PipelinePlan]] = defaultdict(list)
+    for one in declared:
+        if isinstance(one, PipelineDeclaration):
+            pipelines[one.input_key].append(_pipeline_plan(one, partitions))
+    return {
+        one.key.path: PartitionPlan(
+            tuple(pipelines[one.key]),
+            round(one.idempotency_window * 1000),
+            partitions=one.partitions,
+            retry=_retry_plan(one.retry, one.namespace, one.delivery_timeout, partitions),
+        )
+        for one in streams
+    }
 
 
-def pipeline_plan(pipeline: PipelineDeclaration, partitions: Mapping[ObjectKey, int]) -> PipelinePlan:
-    """The plan of a pipeline. ``partitions`` has the number of partitions of every stream."""
+def _pipeline_plan(pipeline: PipelineDeclaration, partitions: Mapping[ObjectKey, int]) -> PipelinePlan:
     return PipelinePlan(
         pipeline.key.path,
         tuple(_stage_plan(pipeline, stage, partitions) for stage in pipeline.stages),
@@ -186,15 +193,3 @@ def _stage_plan(
         ),
     )
     return plan.under(_retry_plan(stage.retry, pipeline.namespace, stage.delivery_timeout, partitions))
-
-
-def partition_plans(objects: Iterable[Declaration]) -> dict[str, tuple[int, PartitionPlan]]:
-    """For each stream of a schema the number of its partitions and the plan of each of them."""
-    declared = list(objects)
-    streams = [one for one in declared if isinstance(one, StreamDeclaration)]
-    pipelines: dict[ObjectKey, list[PipelineDeclaration]] = {one.key: [] for one in streams}
-    for one in declared:
-        if isinstance(one, PipelineDeclaration):
-            pipelines.setdefault(one.input_key, []).append(one)
-    partitions = {one.key: one.partitions for one in streams}
-    return {one.key.path: (one.partitions, partition_plan(one, pipelines[one.key], partitions)) for one in streams}
