@@ -24,10 +24,10 @@ from wallaroo_spark.errors import CheckpointError, ConfigurationError
 from wallaroo_spark.inner.client import WorkerClient
 from wallaroo_spark.options import Options
 from wallaroo_spark.registry import QUERY_STARTS
+from wallaroo_spark.runtime.data_sources import with_values
 from wallaroo_spark.sidecar import plan_files
 from wallaroo_spark.sidecar.plan_files import NamedPlan, PlanName, place_record
 from wallaroo_spark.source import Secrets, WallarooDataSource, leader_election
-from wallaroo_spark.source.datasource import _source_with
 from wallaroo_spark.source.ranges import RangePartition
 from wallaroo_spark.source.reader import WallarooStreamReader
 
@@ -343,7 +343,8 @@ def test_an_ephemeral_range_of_a_slot_that_is_no_more_is_left_out(fleet: LiveFle
 
 def source_of(receiver: str) -> WallarooDataSource:
     """The source of a receiver that this driver runs, as a query reads it by format name."""
-    return _source_with({"orders": Secrets("redis://127.0.0.1:1", TOKEN)})({"receiver": receiver})
+    secrets = {"orders": Secrets("redis://127.0.0.1:1", TOKEN)}
+    return with_values(WallarooDataSource, secrets, "wallaroo")({"receiver": receiver})
 
 
 @pytest.mark.parametrize(
@@ -360,7 +361,7 @@ def test_a_source_carries_its_secrets_to_where_spark_unpickles_it_and_shows_none
     reader = shipped.streamReader(SCHEMA)
 
     assert (reader.options.registry, reader.options.token) == ("redis://127.0.0.1:1", TOKEN)
-    shown = f"{shipped.options} {shipped.secrets} {vars(shipped)} {reader.options}"
+    shown = f"{shipped.options} {shipped.values} {vars(shipped)} {reader.options}"
     assert [secret for secret in (TOKEN, "127.0.0.1:1") if secret in shown] == []
 
 

@@ -1,38 +1,55 @@
-"""Registers a Python data source in a Spark session, under its own name or, where that is taken, under another."""
+"""Registers a Python data source in a Spark session, under its own name or, where that is taken, under another.
+
+A source needs values that are no options, because Spark shows options in plans and in its UI. The class that is
+registered has those of all of its users in this process; Spark pickles it by value, and sends it to the processes in
+which the source plans and reads.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import uuid
 import weakref
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSource
 
+D = TypeVar("D", bound="DataSource")
+
 _TAKEN = "DATA_SOURCE_ALREADY_EXISTS"
 
 
-_last: dict[str, tuple[weakref.ref[SparkSession], Any, str]] = {}
-"""By a format's name, what was registered last: the session, the content, and the name there."""
+_registering = threading.Lock()
+_values: defaultdict[type, dict[str, Any]] = defaultdict(dict)
+"""For each source the values of its users. Of two users with one key, the last one's counts."""
+_last: dict[type, tuple[weakref.ref[SparkSession], Any, str]] = {}
+"""For each source what was registered last: the session, the values, and the name there."""
 
 
-def registered(
-    spark: SparkSession, name: str, content: Any, source_with: Callable[[Any, str], type[DataSource]]
-) -> str:
-    """Register the class that ``source_with`` makes of ``content`` and a name; return the name in this session.
+@contextlib.contextmanager
+def registered(spark: SparkSession, source: type[DataSource], key: str, value: Any) -> Iterator[str]:
+    """Register a source for a block that is given its name in this session; nothing else is registered meanwhile.
 
-    ``source_with`` makes the class inside a function: only such a class is pickled by value, so that ``content``
-    travels with it into the processes that plan and read. Spark warns of each replacement, so nothing is registered
-    when the last registration had this session and an equal content. Calls for one name must not overlap.
+    The source has ``value`` under ``key`` in its attribute ``values``. Spark warns of each replacement, so nothing is
+    registered when the last registration had this session and equal values.
     """
-    last = _last.get(name)
-    if last is not None and last[0]() is spark and last[1] == content:
-        return last[2]
-    found = _register(spark, name, lambda named: source_with(content, named))
-    _last[name] = weakref.ref(spark), content, found
-    return found
+    with _registering:
+        _values[source][key] = value
+        known, last = dict(_values[source]), _last.get(source)
+        if last is None or last[0]() is not spark or last[1] != known:
+            name = _register(spark, source.name(), lambda named: with_values(source, known, named))
+            last = _last[source] = weakref.ref(spark), known, name
+        yield last[2]
+
+
+def with_values(source: type[D], values: Mapping[str, Any], format_name: str) -> type[D]:
+    """A source that has these values. It is in no module, and only such a class is pickled by value."""
+    return type(source.__name__, (source,), {"values": values, "name": classmethod(lambda _: format_name)})
 
 
 def _register(spark: SparkSession, name: str, source_named: Callable[[str], type[DataSource]]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
@@ -34,13 +33,13 @@ class WallarooDataSource(DataSource):
     """A streaming source fed by connectors. It needs the option ``receiver``: the name of a receiver of this driver.
 
     Spark shows a source's options in plans, in its UI and in errors, so no option may contain a secret. The class that
-    :func:`register` makes contains the secrets of each receiver instead; Spark pickles that class by value and sends it
-    to the processes in which the source plans and reads. A query of another driver gives the options ``registry`` and
-    ``token``, each as ``env:NAME`` or ``file:PATH``. Raises :class:`ConfigurationError` for a secret in plain text.
+    :func:`register` makes contains the secrets of each receiver instead. A query of another driver gives the options
+    ``registry`` and ``token``, each as ``env:NAME`` or ``file:PATH``. Raises :class:`ConfigurationError` for a secret
+    in plain text.
     """
 
-    secrets: ClassVar[Mapping[str, Secrets]] = {}
-    """The secrets by receiver name."""
+    values: ClassVar[Mapping[str, Secrets]] = {}
+    """The secrets by receiver name. Of two receivers with one name, those of the last started one."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
@@ -83,7 +82,7 @@ class WallarooDataSource(DataSource):
             raise ConfigurationError(
                 "format('wallaroo') needs the option receiver; Receiver.stream() sets it", code="source-misused"
             )
-        secrets = self.secrets.get(options.receiver)
+        secrets = self.values.get(options.receiver)
         if secrets is not None:
             names = {key.lower() for key in self.options}
             known = {name: value for name, value in vars(secrets).items() if name not in names}
@@ -103,40 +102,13 @@ def _is_open(name: str, value: str) -> bool:
     return name == "registry" and "@" not in value and "password=" not in value
 
 
-_registering = threading.Lock()
-_secrets: dict[str, Secrets] = {}
-"""The secrets of all receivers of this process. Of two receivers with one name, those of the last started one."""
-
-
 def register(spark: SparkSession, receiver: str, secrets: Secrets) -> None:
     """Register ``format("wallaroo")`` in a session, with the secrets that the source of a receiver needs."""
-    with _registering:
-        _register(spark, receiver, secrets)
+    with registered(spark, WallarooDataSource, receiver, secrets):
+        pass
 
 
 def load(spark: SparkSession, receiver: str, secrets: Secrets, options: Mapping[str, str]) -> DataFrame:
     """The stream of exactly this receiver, even when another receiver of that name was started after it."""
-    with _registering:
-        return spark.readStream.format(_register(spark, receiver, secrets)).options(**options).load()
-
-
-def _register(spark: SparkSession, receiver: str, secrets: Secrets) -> str:
-    """Returns the format's name in this session."""
-    _secrets[receiver] = secrets
-    known = dict(_secrets)
-    return registered(spark, WallarooDataSource.name(), known, _source_with)
-
-
-def _source_with(
-    known: Mapping[str, Secrets], format_name: str = WallarooDataSource.name()
-) -> type[WallarooDataSource]:
-    """A class made inside a function: only such a class is pickled by value, so that the secrets travel with it."""
-
-    class SourceWithSecrets(WallarooDataSource):
-        secrets = known
-
-        @classmethod
-        def name(cls) -> str:
-            return format_name
-
-    return SourceWithSecrets
+    with registered(spark, WallarooDataSource, receiver, secrets) as name:
+        return spark.readStream.format(name).options(**options).load()

@@ -7,7 +7,6 @@ The reader plans batches in its own process beside the driver, and reads them in
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -163,7 +162,7 @@ class PipelinesDataSource(DataSource):
     with its credentials. Raises :class:`ConfigurationError` for other options.
     """
 
-    locations: ClassVar[Mapping[str, Location]] = {}
+    values: ClassVar[Mapping[str, Location]] = {}
     """The locations of the registered applications, by the option ``folder``."""
 
     @classmethod
@@ -178,7 +177,7 @@ class PipelinesDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A reader of all rows."""
         options = {name.lower(): value for name, value in dict(self.options).items()}
-        location = self.locations.get(options.get("folder", ""))
+        location = self.values.get(options.get("folder", ""))
         if location is None:
             raise ConfigurationError(
                 f"format('wallaroo_pipelines'): the folder {options.get('folder')!r} is not registered; start an "
@@ -194,31 +193,11 @@ class PipelinesDataSource(DataSource):
         return InputReader(location, int(max_rows))
 
 
-_registering = threading.Lock()
-_locations: dict[str, Location] = {}
-"""The locations of all applications of this process."""
-
-
 def register(spark: SparkSession, location: Location) -> DataStreamReader:
     """Register the source for the application at ``location``; return a reader of Spark that ``load()`` completes.
 
     ``location`` is resolved with the settings of the session, so that tasks open it as the driver does.
     """
     in_tasks = for_tasks(location, spark)
-    folder = str(in_tasks)
-    with _registering:
-        _locations[folder] = in_tasks
-        known = dict(_locations)
-        name = registered(spark, PipelinesDataSource.name(), known, _source_with)
-        return spark.readStream.format(name).option("folder", folder)
-
-
-def _source_with(known: Mapping[str, Location], format_name: str) -> type[PipelinesDataSource]:
-    class SourceWithLocations(PipelinesDataSource):
-        locations = known
-
-        @classmethod
-        def name(cls) -> str:
-            return format_name
-
-    return SourceWithLocations
+    with registered(spark, PipelinesDataSource, str(in_tasks), in_tasks) as name:
+        return spark.readStream.format(name).option("folder", str(in_tasks))
