@@ -78,7 +78,7 @@ def test_every_extra_that_a_verb_needs_exists() -> None:
 def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The modules that are installed; the test adds some."""
     found: set[str] = set()
-    monkeypatch.setattr(missing_module, "_installed", found.__contains__)
+    monkeypatch.setattr(missing_module, "installed", found.__contains__)
     monkeypatch.setattr("shutil.which", lambda name: None)
     return found
 

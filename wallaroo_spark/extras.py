@@ -67,7 +67,7 @@ def lacking(wanted: Iterable[str]) -> tuple[str, ...]:
     """The extras to install so that everything of ``wanted`` is there: the smallest that does, else some of them."""
     wanted = [one for one in wanted if not (EXTRAS[one].program and shutil.which(EXTRAS[one].program))]
     there = frozenset[str]().union(*map(modules_of, wanted))
-    missing = {module for module in there if not _installed(module)}
+    missing = {module for module in there if not installed(module)}
     if not missing:
         return ()
     enough = [one for one in EXTRAS if missing <= modules_of(one) <= there]
@@ -120,7 +120,8 @@ def _same(name: str, module: str) -> bool:
     return name == module or name.startswith(f"{module}.") or module.startswith(f"{name}.")
 
 
-def _installed(module: str) -> bool:
+def installed(module: str) -> bool:
+    """Whether a module is there to be imported; it is not imported."""
     try:
         return importlib.util.find_spec(module) is not None
     except (ModuleNotFoundError, ValueError):

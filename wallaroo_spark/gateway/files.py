@@ -22,7 +22,7 @@ from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
 from wallaroo_spark.storage.locations import Location, within
 from wallaroo_spark.streams.batch_outputs import BatchOutputs
-from wallaroo_spark.streams.inbox import InboxWriter, positions_of
+from wallaroo_spark.streams.inbox import InboxWriter, positions_in
 from wallaroo_spark.streams.places import CHECKPOINT
 from wallaroo_spark.streams.tables.stream_table import TableReader
 
@@ -75,33 +75,20 @@ class FolderFiles:
     """
 
     def __init__(self, folder: Location, gateway: str, *, fsync: bool = False) -> None:
-        self._folder = folder
         self._gateway = gateway
         self._inbox = InboxWriter(folder, gateway)
         self._outputs = BatchOutputs(folder)
         self._tables = TableReader(folder)
         self._schema = SchemaStore(folder)
-        self._tokens = TokenStore(folder)
         self._checkpoint = CheckpointFiles(within(folder, CHECKPOINT), fsync=fsync)
         self._commits = CommitFollower(self._checkpoint)
+        self._tokens = TokenStore(folder)
+        self.write, self.superseded = self._inbox.write, self._inbox.superseded
+        self.committed = self._checkpoint.committed
 
     def open(self) -> int:
         """Begin a new generation of the inbox, behind what the checkpoint has read of it."""
-        offsets = self._checkpoint.newest_offsets()
-        read = positions_of(offsets[0]["inbox"]).get(self._gateway) if offsets else None
-        return self._inbox.open(read)
-
-    def write(self, events: Sequence[tuple[PartitionKey, bytes]]) -> int:
-        """Write one file of the inbox."""
-        return self._inbox.write(events)
-
-    def superseded(self) -> bool:
-        """Whether another process has begun a newer generation."""
-        return self._inbox.superseded()
-
-    def committed(self) -> int | None:
-        """The newest committed batch."""
-        return self._checkpoint.committed()
+        return self._inbox.open(positions_in(self._checkpoint.newest_offsets()).get(self._gateway))
 
     def await_commit(self) -> None:
         """Wait for half a second at most until there may be another commit."""
@@ -109,8 +96,7 @@ class FolderFiles:
 
     def read_to(self, batch: int) -> int:
         """The number of the newest file of this generation that batches up to a committed one have read; 0: none."""
-        offsets = self._checkpoint.source_offsets(batch)
-        at = positions_of(offsets[0]["inbox"]).get(self._gateway) if offsets else None
+        at = positions_in(self._checkpoint.source_offsets(batch)).get(self._gateway)
         return at.sequence if at is not None and at.generation == self._inbox.generation else 0
 
     def messages(self, batch: int) -> Sequence[Message]:

@@ -6,13 +6,12 @@ sets up the OpenTelemetry SDK, with an exporter, in the driver's program alone. 
 
 from __future__ import annotations
 
-import importlib.util
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from wallaroo_spark.errors import ConfigurationError, TransportError, one_line
-from wallaroo_spark.extras import command
+from wallaroo_spark.extras import command, installed
 from wallaroo_spark.inner.client import WorkerClient
 from wallaroo_spark.registry import Lease
 
@@ -38,7 +37,7 @@ Workers = Callable[[], Mapping[int, tuple[Lease, WorkerClient]]]
 
 def require(every: int) -> None:
     """Raise :class:`ConfigurationError` when traces are configured and the extra ``otel`` is missing."""
-    if every and importlib.util.find_spec("opentelemetry") is None:
+    if every and not installed("opentelemetry"):
         raise ConfigurationError(
             f"option traceSample is {every}, and the driver's Python has no package opentelemetry-api; install the "
             f"extra ({command(['otel'])}), or set traceSample to 0",

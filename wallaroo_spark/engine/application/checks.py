@@ -5,7 +5,6 @@ Source: ``docs/pipelines/engine.md#the-application`` and ``docs/pipelines/engine
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import socket
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tenacity import Retrying, retry_if_exception, stop_after_attempt
 
 from wallaroo_spark.errors import ConfigurationError
-from wallaroo_spark.extras import command
+from wallaroo_spark.extras import command, installed
 from wallaroo_spark.pipelines.schema.declarations import Declaration, PipelineDeclaration, StreamDeclaration
 from wallaroo_spark.pipelines.schema.names import ObjectKey
 from wallaroo_spark.pipelines.schema.store import StoredSchema
@@ -166,7 +165,7 @@ def _answers(spark: Any, tasks: int, functions: tuple[str, ...]) -> list[Any]:
 
 def missing_packages() -> list[str]:
     """The packages that this Python lacks."""
-    return [package for module, package in PACKAGES.items() if not _found(module)]
+    return [package for module, package in PACKAGES.items() if not installed(module)]
 
 
 def schema(stored: StoredSchema, folder: str) -> None:
@@ -199,13 +198,6 @@ def checkpoint(committed: int | None, outputs: int, folder: str) -> None:
             committed=committed,
             outputs=outputs,
         )
-
-
-def _found(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def _asking(functions: tuple[str, ...]) -> Callable[[Iterator[pd.DataFrame]], Iterator[pd.DataFrame]]:

@@ -11,7 +11,6 @@ gateway.
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import math
 from collections import Counter
@@ -19,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from wallaroo_spark.extras import command
+from wallaroo_spark.extras import command, installed
 from wallaroo_spark.observe.application import (
     ApplicationStatus,
     GatewayCounts,
@@ -419,7 +418,7 @@ MISSING = (
 
 def available() -> bool:
     """Whether the extra ``prometheus`` is installed."""
-    return importlib.util.find_spec("prometheus_client") is not None
+    return installed("prometheus_client")
 
 
 def exposition(facts: Facts[S], metrics: MetricTable[S]) -> bytes:

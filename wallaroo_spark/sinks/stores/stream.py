@@ -43,7 +43,7 @@ from wallaroo_spark.sinks.stores.staged_rows import StagedRows, explained, trans
 from wallaroo_spark.sinks.writer import BatchWriter, transactional
 from wallaroo_spark.steps import SinkStep, passed
 from wallaroo_spark.storage.locations import Location, for_tasks, session
-from wallaroo_spark.streams.inbox import DRIVER, SINK, InboxFile, InboxReader, positions_of
+from wallaroo_spark.streams.inbox import DRIVER, SINK, InboxFile, InboxReader, positions_in
 from wallaroo_spark.streams.inbox.names import claim_name, claimed, generation_folders, generation_name, origin_of
 from wallaroo_spark.streams.inbox.writer import received_rows
 from wallaroo_spark.streams.places import INBOX, checkpoint_of
@@ -258,8 +258,7 @@ class StreamSink:
 
     def _unread_bytes(self, files: CheckpointFiles, inbox: InboxReader) -> int:
         committed = files.committed()
-        offsets = files.source_offsets(committed) if committed is not None else ()
-        unread = inbox.unread(positions_of(offsets[0]["inbox"]) if offsets else {})
+        unread = inbox.unread(positions_in(files.source_offsets(committed) if committed is not None else ()))
         return sum(file.bytes for some in unread.get(self._folder, {}).values() for file in some)
 
 

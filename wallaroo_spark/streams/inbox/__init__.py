@@ -10,8 +10,18 @@ Source: ``docs/pipelines/engine.md#the-inbox``.
 
 from __future__ import annotations
 
-from wallaroo_spark.streams.inbox.names import DRIVER, SINK, InboxFile, InboxPosition, positions_of
+from wallaroo_spark.streams.inbox.names import DRIVER, SINK, InboxFile, InboxPosition, positions_in, positions_of
 from wallaroo_spark.streams.inbox.reader import InboxReader, Unread
 from wallaroo_spark.streams.inbox.writer import InboxWriter
 
-__all__ = ["DRIVER", "SINK", "InboxFile", "InboxPosition", "InboxReader", "InboxWriter", "Unread", "positions_of"]
+__all__ = [
+    "DRIVER",
+    "SINK",
+    "InboxFile",
+    "InboxPosition",
+    "InboxReader",
+    "InboxWriter",
+    "Unread",
+    "positions_in",
+    "positions_of",
+]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from wallaroo_spark.errors import CheckpointError, ConfigurationError
@@ -48,6 +48,11 @@ def positions_of(inbox: Any) -> dict[str, InboxPosition]:
     """The positions in an offset of the source: the value of its key ``inbox``. Raises KeyError, TypeError, ValueError
     or AttributeError for anything else."""
     return {str(gateway): InboxPosition(int(at["generation"]), int(at["sequence"])) for gateway, at in inbox.items()}
+
+
+def positions_in(offsets: Sequence[Any]) -> dict[str, InboxPosition]:
+    """The positions in the offsets of an application's batch; none without a batch. Raises as :func:`positions_of`."""
+    return positions_of(offsets[0]["inbox"]) if offsets else {}
 
 
 def lost_generation(gateway: str, at: InboxPosition, newest: int, where: str) -> CheckpointError:

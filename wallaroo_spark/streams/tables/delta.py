@@ -8,7 +8,6 @@ twice. Retention removes files from the log before it deletes them. Source: ``do
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from wallaroo_spark.errors import CheckpointError, ConfigurationError
-from wallaroo_spark.extras import command
+from wallaroo_spark.extras import command, installed
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.storage.locations import Location, PortableLocation, open_location
 from wallaroo_spark.streams.places import STREAMS
@@ -45,7 +44,7 @@ class DeltaLogs:
     """
 
     def __init__(self, folder: Location) -> None:
-        if importlib.util.find_spec("deltalake") is None:
+        if not installed("deltalake"):
             raise ConfigurationError(
                 f"delta: the driver's Python lacks deltalake; run there: {command(['delta'])}, or leave delta out",
                 code="package-missing",
