@@ -19,7 +19,7 @@ from wallaroo_spark.pipelines.controller.messages.values import GroupDelivery
 from wallaroo_spark.pipelines.controller.partition_log import PartitionLog
 from wallaroo_spark.pipelines.controller.pipelines import PipelineRuns
 from wallaroo_spark.pipelines.controller.states import DeliveryEvent, StatementState
-from wallaroo_spark.pipelines.controller.stored.key_state import Instance, PipelineProgress
+from wallaroo_spark.pipelines.controller.stored.key_state import Instance, OpenDelivery, PipelineProgress
 from wallaroo_spark.pipelines.controller.stored.seen_ids import SeenCache, SeenIds
 from wallaroo_spark.pipelines.controller.transactions import Transactions
 
@@ -243,14 +243,14 @@ def keeps_the_room_of_cancelled_instances() -> AbstractContextManager[Any]:
 
 
 def tries_for_ever() -> AbstractContextManager[Any]:
-    """The deliveries of a stage are not counted."""
-    hand_over = ActiveInstances._hand_over
+    """The deliveries are not counted."""
+    hand_over = OpenDelivery.hand_over
 
-    def first(self: ActiveInstances, found: Any, serial: int, member: str) -> None:
-        hand_over(self, found, serial, member)
-        found.attempts = 1
+    def first(self: OpenDelivery, number: int, member: str) -> None:
+        hand_over(self, number, member)
+        self.attempts = 1
 
-    return mock.patch.object(ActiveInstances, "_hand_over", first)
+    return mock.patch.object(OpenDelivery, "hand_over", first)
 
 
 def drops_dead_letters() -> AbstractContextManager[Any]:

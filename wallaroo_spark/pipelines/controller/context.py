@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+from bisect import insort
 from collections.abc import Mapping
-from enum import StrEnum
-from typing import TypeVar
 
-from wallaroo_spark.errors import PipelineError
 from wallaroo_spark.pipelines.controller.messages import instructions
 from wallaroo_spark.pipelines.controller.messages.events import Carried
-from wallaroo_spark.pipelines.controller.messages.values import PartitionKey, ReplyTo
+from wallaroo_spark.pipelines.controller.messages.values import Delivery, PartitionKey, ReplyTo
 from wallaroo_spark.pipelines.controller.stored.entries import KeyEntries
 from wallaroo_spark.pipelines.controller.stored.entries_of_kind import Stored
+from wallaroo_spark.pipelines.controller.stored.key_state import OpenDelivery
 from wallaroo_spark.pipelines.controller.stored.seen_ids import SeenCache
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
-
-S = TypeVar("S", bound=StrEnum)
-E = TypeVar("E", bound=StrEnum)
-
 
 NONE_ASIDE: Mapping[tuple[str, int], str] = {}
 
@@ -85,6 +80,11 @@ class CallContext:
         if due and (self.head.deadline is None or due < self.head.deadline):
             self.head.deadline = due
 
+    def delay(self, delivery: Delivery, found: OpenDelivery, millis: int) -> None:
+        """A delivery is due again after some time."""
+        found.due = self.now + millis
+        insort(self.head.delayed, (found.due, delivery))
+
     def no_stream(self) -> str:
         """Why nothing can be done with this partition while its stream is not declared."""
         return f"there is no stream {self.key.stream} with a partition {self.key.partition}"
@@ -98,11 +98,3 @@ class CallContext:
         """A random one of the members, the same when the batch runs again."""
         seed = f"{self.key} {number}".encode()
         return members[int.from_bytes(hashlib.blake2b(seed, digest_size=8).digest(), "big") % len(members)]
-
-
-def next_state(table: Mapping[S, Mapping[E, S]], state: S, event: E) -> S:
-    """The next state of a table. Raises :class:`PipelineError` when the event cannot happen in the state."""
-    found = table[state].get(event)
-    if found is None:
-        raise PipelineError(f"'{event}' cannot happen while the state is {state}; this is a defect, report it")
-    return found

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from wallaroo_spark.errors import PipelineError, bounded_reason
-from wallaroo_spark.pipelines.controller.context import CallContext, next_state
+from wallaroo_spark.pipelines.controller.context import CallContext
 from wallaroo_spark.pipelines.controller.groups import SubscriberGroups
 from wallaroo_spark.pipelines.controller.instances import ActiveInstances
 from wallaroo_spark.pipelines.controller.messages import events as e
@@ -28,7 +28,7 @@ from wallaroo_spark.pipelines.controller.messages.plans import RetryPlan
 from wallaroo_spark.pipelines.controller.partition_log import PartitionLog, records_problem
 from wallaroo_spark.pipelines.controller.pipelines import PipelineRuns
 from wallaroo_spark.pipelines.controller.stages import ack_problem
-from wallaroo_spark.pipelines.controller.states import DELIVERY, DeliveryEvent, DeliveryState
+from wallaroo_spark.pipelines.controller.states import DeliveryEvent, DeliveryState
 from wallaroo_spark.pipelines.controller.stored.entries_of_kind import Changes
 from wallaroo_spark.pipelines.controller.stored.key_state import OpenDelivery
 from wallaroo_spark.pipelines.controller.transactions import StagedStatements, Transactions
@@ -134,7 +134,7 @@ class KeyController:
                 continue
             found = self._groups.find(delivery)
             if found is not None and found.state is DeliveryState.DELAYED and found.due == due:
-                found.state = next_state(DELIVERY, found.state, DeliveryEvent.DUE)
+                found.on(DeliveryEvent.DUE)
         # They stay the first ones, in their order.
         head.delayed[:0] = later
 
@@ -280,7 +280,7 @@ class KeyController:
         elif self._transactions.ack(event):
             self._finish(event, DeliveryEvent.ACKED)
         else:
-            found.state = next_state(DELIVERY, found.state, DeliveryEvent.ACKED_EARLY)
+            found.on(DeliveryEvent.ACKED_EARLY)
 
     def _finish(self, ack: e.DeliveryAcked, event: DeliveryEvent) -> None:
         if isinstance(ack.delivery, values.GroupDelivery):

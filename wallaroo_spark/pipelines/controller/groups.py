@@ -5,15 +5,14 @@ Source: ``docs/pipelines/design.md#groups``.
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Sequence
 
-from wallaroo_spark.pipelines.controller.context import CallContext, next_state
+from wallaroo_spark.pipelines.controller.context import CallContext
 from wallaroo_spark.pipelines.controller.dead_letters import Failure, dead_letter
 from wallaroo_spark.pipelines.controller.messages import events
 from wallaroo_spark.pipelines.controller.messages.instructions import DeliverRecords, EndSubscription, ReadRecords
 from wallaroo_spark.pipelines.controller.messages.values import GroupDelivery, PartitionKey
-from wallaroo_spark.pipelines.controller.states import DELIVERY, DeliveryEvent, DeliveryState
+from wallaroo_spark.pipelines.controller.states import DeliveryEvent, DeliveryState
 from wallaroo_spark.pipelines.controller.stored.key_state import Group, Member, OpenDelivery
 
 MOST_GROUPS = 1000
@@ -112,7 +111,7 @@ class SubscriberGroups:
         """The records of a delivery are done; the cursor moves behind them."""
         found = self.find(delivery)
         if found is not None:
-            next_state(DELIVERY, found.state, event)
+            found.on(event)
             group = self._groups[delivery.group]
             took, records = self._context.now - found.began_at, group.last - group.first + 1
             if took > SLOW_MILLIS:
@@ -142,13 +141,12 @@ class SubscriberGroups:
                 # Only the event that fails is to be set aside: half of them are delivered, and so on until it is alone.
                 group.failed_until = group.last
         elif given_up:
-            found.state = next_state(DELIVERY, found.state, DeliveryEvent.GIVEN_UP)
+            found.on(DeliveryEvent.GIVEN_UP)
             self._context.emit(ReadRecords(delivery.group, group.first, 1))
         else:
-            found.state = next_state(DELIVERY, found.state, event)
+            found.on(event)
             if found.state is DeliveryState.DELAYED:
-                found.due = self._context.now + delay
-                insort(self._context.head.delayed, (found.due, delivery))
+                self._context.delay(delivery, found, delay)
 
     def read(self, event: events.RecordsRead) -> None:
         """The record of an event that a group could not process: it goes to the dead-letter stream."""
@@ -222,8 +220,7 @@ class SubscriberGroups:
             most = min(head.members[member].limit, group.size)
             group.last = min(head.last, group.cursor + (min(most, half) if half > 0 else most))
         found = group.open
-        found.state = next_state(DELIVERY, found.state, DeliveryEvent.MEMBER_CHOSEN)
-        found.number, found.member, found.attempts = number, member, found.attempts + 1
+        found.hand_over(number, member)
         missed = group.missed + max(0, head.first - group.first)
         timeout = head.retry.timeout
         found.due = context.due_in(timeout)

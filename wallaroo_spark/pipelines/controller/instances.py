@@ -5,15 +5,14 @@ Source: ``docs/pipelines/design.md#pipelines-and-instances``.
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Iterator, Sequence
 
-from wallaroo_spark.pipelines.controller.context import CallContext, next_state
+from wallaroo_spark.pipelines.controller.context import CallContext
 from wallaroo_spark.pipelines.controller.dead_letters import DEAD_LETTER, Failure, dead_letter
 from wallaroo_spark.pipelines.controller.messages import events, instructions, values
 from wallaroo_spark.pipelines.controller.messages.plans import StagePlan
 from wallaroo_spark.pipelines.controller.stages import all_done, inputs, ready_stages, release
-from wallaroo_spark.pipelines.controller.states import DELIVERY, DeliveryEvent, DeliveryState
+from wallaroo_spark.pipelines.controller.states import DeliveryEvent, DeliveryState
 from wallaroo_spark.pipelines.controller.stored import key_state
 from wallaroo_spark.pipelines.controller.stored.key_state import Instance, OpenDelivery, PipelineProgress
 from wallaroo_spark.pipelines.controller.transactions import Transactions
@@ -92,7 +91,7 @@ class ActiveInstances:
         """A stage is done: record its output, carry its stream outputs, and begin the stages that waited for it."""
         instance = self._instance(delivery.pipeline, delivery.instance)
         progress = instance.stages[delivery.stage]
-        progress.open.state = next_state(DELIVERY, progress.open.state, event)
+        progress.open.on(event)
         self._give_back(progress.open)
         progress.output = output
         self._context.emit(instructions.StoreOutput(delivery, output, progress.open.began_at, self._context.now))
@@ -107,13 +106,12 @@ class ActiveInstances:
         instance = self._instance(delivery.pipeline, delivery.instance)
         plan, found = self.stage(delivery), instance.stages[delivery.stage].open
         self._give_back(found)
-        found.state = next_state(DELIVERY, found.state, event)
+        found.on(event)
         self._context.emit(instructions.DeliveryFailed(delivery, found.attempts, reason, found.began_at))
         if plan.attempts and found.attempts >= plan.attempts:
             self._fail(delivery, instance, plan, reason)
         elif found.state is DeliveryState.DELAYED:
-            found.due = self._context.now + delay
-            insort(self._context.head.delayed, (found.due, delivery))
+            self._context.delay(delivery, found, delay)
         else:
             self._offer(delivery.pipeline, plan, delivery.instance, instance)
 
@@ -121,7 +119,7 @@ class ActiveInstances:
         """The delay of a delivery is over."""
         found = self.find(delivery)
         if found is not None and found.state is DeliveryState.DELAYED:
-            found.state = next_state(DELIVERY, found.state, DeliveryEvent.DUE)
+            found.on(DeliveryEvent.DUE)
             instance = self._instance(delivery.pipeline, delivery.instance)
             self._offer(delivery.pipeline, self.stage(delivery), delivery.instance, instance)
 
@@ -225,7 +223,7 @@ class ActiveInstances:
             found = instance.stages[stage].open
             serial = self._context.number_delivery()
             member = self._context.draw(free, serial)
-            self._hand_over(found, serial, member)
+            found.hand_over(serial, member)
             members[member].open += 1
             if members[member].open == members[member].limit:
                 free.remove(member)
@@ -250,7 +248,7 @@ class ActiveInstances:
         pipeline = self._pipelines[name]
         if stage.function:
             serial = self._context.number_delivery()
-            self._hand_over(instance.stages[stage.name].open, serial, values.IN_SPARK)
+            instance.stages[stage.name].open.hand_over(serial, values.IN_SPARK)
             delivery = values.StageDelivery(name, number, stage.name, serial, pipeline.birth)
             run = instructions.RunFunction(
                 delivery,
@@ -267,10 +265,6 @@ class ActiveInstances:
         instance.stages[stage.name].open.place = queue.tail
         self._entries.waiting.put((name, stage.name, queue.tail), number)
         queue.tail += 1
-
-    def _hand_over(self, found: OpenDelivery, serial: int, member: str) -> None:
-        found.state = next_state(DELIVERY, found.state, DeliveryEvent.MEMBER_CHOSEN)
-        found.number, found.member, found.attempts = serial, member, found.attempts + 1
 
     def _give_back(self, found: OpenDelivery) -> None:
         """The member of a delivery may have another one in its place."""

@@ -8,6 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import TypeVar
+
+from wallaroo_spark.errors import PipelineError
+
+S = TypeVar("S", bound=StrEnum)
+E = TypeVar("E", bound=StrEnum)
 
 
 class DeliveryState(StrEnum):
@@ -121,3 +127,11 @@ STATEMENT: Mapping[StatementState, Mapping[StatementEvent, StatementState]] = {
     StatementState.COMMITTED: {},
     StatementState.REJECTED: {},
 }
+
+
+def next_state(table: Mapping[S, Mapping[E, S]], state: S, event: E) -> S:
+    """The next state of a table. Raises :class:`PipelineError` when the event cannot happen in the state."""
+    found = table[state].get(event)
+    if found is None:
+        raise PipelineError(f"'{event}' cannot happen while the state is {state}; this is a defect, report it")
+    return found

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from wallaroo_spark.errors import PipelineError
 from wallaroo_spark.pipelines.controller import states
-from wallaroo_spark.pipelines.controller.context import CallContext, next_state
+from wallaroo_spark.pipelines.controller.context import CallContext
 from wallaroo_spark.pipelines.controller.messages import events
 from wallaroo_spark.pipelines.controller.messages.instructions import Written
 from wallaroo_spark.pipelines.controller.messages.values import Delivery, PartitionKey, StatementId
@@ -34,7 +34,7 @@ class Transactions:
     def add(self, event: events.StatementAdded) -> None:
         """A statement is added to a pending transaction, and carried to its target."""
         transaction = self._edit(event.delivery)
-        transaction.state = next_state(states.TRANSACTION, transaction.state, states.TxEvent.STATEMENT)
+        transaction.on(states.TxEvent.STATEMENT)
         statement = StatementId(event.delivery, len(transaction.statements))
         transaction.statements.append(Statement(states.StatementState.PENDING, event.target, event.reply_to))
         self._context.carry(event.target, events.ApplyStatement(statement, event.records))
@@ -53,7 +53,7 @@ class Transactions:
         if transaction is None:
             return False
         statement = transaction.statements[place]
-        statement.state = next_state(states.STATEMENT, statement.state, states.StatementEvent.APPLIED)
+        statement.on(states.StatementEvent.APPLIED)
         self._context.answer(statement.reply_to)
         return self._commit_if_applied(delivery, transaction)
 
@@ -68,7 +68,7 @@ class Transactions:
         if statement.state is states.StatementState.APPLIED:
             # The target has kept its mark of the statement until it hears of the transaction's end.
             self._context.carry(statement.target, events.AbortStatement(answer.statement))
-        statement.state = next_state(states.STATEMENT, statement.state, states.StatementEvent.REFUSED)
+        statement.on(states.StatementEvent.REFUSED)
         self._context.refuse(statement.reply_to, f"{answer.reason}; the transaction is rolled back")
         self._reject(delivery, transaction, states.TxEvent.REFUSED, f"statement {place}: {answer.reason}")
         return True
@@ -78,7 +78,7 @@ class Transactions:
         delivery, place = answer.statement
         transaction = self._edit(delivery)
         statement = transaction.statements[place]
-        statement.state = next_state(states.STATEMENT, statement.state, states.StatementEvent.APPENDED)
+        statement.on(states.StatementEvent.APPENDED)
         statement.offsets, statement.reason, statement.partitions = answer.offsets, answer.reason, answer.partitions
         self._close_if_appended(delivery, transaction)
 
@@ -98,7 +98,7 @@ class Transactions:
         statements = transaction.statements
         if not transaction.acked or any(one.state is not states.StatementState.APPLIED for one in statements):
             return False
-        transaction.state = next_state(states.TRANSACTION, transaction.state, states.TxEvent.ALL_APPLIED)
+        transaction.on(states.TxEvent.ALL_APPLIED)
         for place, statement in enumerate(statements):
             self._context.carry(statement.target, events.CommitStatement(StatementId(delivery, place)))
         self._close_if_appended(delivery, transaction)
@@ -113,13 +113,13 @@ class Transactions:
             self._remove(delivery)
 
     def _reject(self, delivery: Delivery, transaction: DeliveryTransaction, event: states.TxEvent, reason: str) -> None:
-        transaction.state = next_state(states.TRANSACTION, transaction.state, event)
+        transaction.on(event)
         for place, statement in enumerate(transaction.statements):
             if statement.state is states.StatementState.REJECTED:
                 continue
             if statement.state is states.StatementState.PENDING:
                 self._context.refuse(statement.reply_to, f"the transaction is rolled back: {reason}")
-            statement.state = next_state(states.STATEMENT, statement.state, states.StatementEvent.ABORTED)
+            statement.on(states.StatementEvent.ABORTED)
             self._context.carry(statement.target, events.AbortStatement(StatementId(delivery, place)))
         if transaction.acked:
             self._context.refuse(transaction.acked_by, f"the transaction is rolled back: {reason}")

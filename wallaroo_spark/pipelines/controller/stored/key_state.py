@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from wallaroo_spark.pipelines.controller import states
 from wallaroo_spark.pipelines.controller.messages import values
 from wallaroo_spark.pipelines.controller.messages.plans import PipelinePlan, RetryPlan
-from wallaroo_spark.pipelines.controller.states import DeliveryState, StatementState, TxState
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, Payload
 
 
@@ -18,7 +18,7 @@ from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, Payload
 class OpenDelivery:
     """The state of a delivery that is not done."""
 
-    state: DeliveryState
+    state: states.DeliveryState
     began_at: int
     """When it could be delivered first."""
     number: int = 0
@@ -31,6 +31,15 @@ class OpenDelivery:
     """When it is delivered again, while it is delayed; when its time is over, while a member has it; 0 for never."""
     place: int = 0
     """Its place in the queue of its stage, while it waits there."""
+
+    def on(self, event: states.DeliveryEvent) -> None:
+        """Go on to the state that follows."""
+        self.state = states.next_state(states.DELIVERY, self.state, event)
+
+    def hand_over(self, number: int, member: str) -> None:
+        """A member is given it, under a new number."""
+        self.on(states.DeliveryEvent.MEMBER_CHOSEN)
+        self.number, self.member, self.attempts = number, member, self.attempts + 1
 
 
 @dataclass(slots=True)
@@ -235,7 +244,7 @@ class Instance:
 class Statement:
     """A statement at the driver of its transaction."""
 
-    state: StatementState
+    state: states.StatementState
     target: values.PartitionKey
     """Where its records go."""
     reply_to: values.ReplyTo
@@ -247,12 +256,16 @@ class Statement:
     partitions: tuple[int, ...] = ()
     """As those of Written."""
 
+    def on(self, event: states.StatementEvent) -> None:
+        """Go on to the state that follows."""
+        self.state = states.next_state(states.STATEMENT, self.state, event)
+
 
 @dataclass(slots=True)
 class DeliveryTransaction:
     """The transaction of a delivery."""
 
-    state: TxState = TxState.PENDING
+    state: states.TxState = states.TxState.PENDING
     statements: list[Statement] = field(default_factory=list)
     """Its statements, in the order in which they came."""
     acked: bool = False
@@ -263,3 +276,7 @@ class DeliveryTransaction:
     """The output of that ack."""
     stream_outputs: tuple[values.StreamOutput, ...] = ()
     """The stream outputs of that ack."""
+
+    def on(self, event: states.TxEvent) -> None:
+        """Go on to the state that follows."""
+        self.state = states.next_state(states.TRANSACTION, self.state, event)
