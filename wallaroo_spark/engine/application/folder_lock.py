@@ -146,7 +146,12 @@ class FolderLock:
                 # The lock lasts as long as the file is open.
                 unlocked.pop_all()
         except OSError as error:
-            raise _unwritable(path, error) from error
+            raise CheckpointError(
+                f"{path} cannot be written: {error.strerror or error}; check that this process may write to the "
+                "application's folder, that its file system is not read-only, and that it has free space",
+                code="checkpoint-unwritable",
+                location=path,
+            ) from error
         self._file = file
         return True
 
@@ -174,15 +179,6 @@ class FolderLock:
             code="application-in-use",
             owner=other or "an unknown process",
         )
-
-
-def _unwritable(path: str, error: OSError) -> CheckpointError:
-    return CheckpointError(
-        f"{path} cannot be written: {error.strerror or error}; check that this process may write to the application's "
-        "folder, that its file system is not read-only, and that it has free space",
-        code="checkpoint-unwritable",
-        location=path,
-    )
 
 
 def _owner_of(mark: bytes) -> str:

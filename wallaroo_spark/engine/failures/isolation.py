@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import base64
 import bisect
-import dataclasses
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from wallaroo_spark.engine.application.driver_inbox import DriverInbox
@@ -79,7 +79,7 @@ def failing(
         one = None if error is None else search.instance([]) or search.row(rows)
         if error is None or one is None:
             break
-        found.append(dataclasses.replace(one, error=shown_error(error, LONGEST_ERROR), at=now))
+        found.append(replace(one, error=shown_error(error, LONGEST_ERROR), at=now))
     return found
 
 
@@ -115,10 +115,10 @@ class _Search:
         if not records and (instance := self.instance(until)) is not None:
             return instance
         if len(records) > 1:
-            bad = _records(len(records), lambda out: self.error(until, _part(one, out)) is None)
-            one, records = _part(one, bad), [records[place] for place in bad] or records
+            bad = _records(len(records), lambda out: self.error(until, replace(one, records=tuple(out))) is None)
+            one, records = replace(one, records=tuple(bad)), [records[place] for place in bad] or records
         ids = tuple(f"{record.source} {record.id}"[:200] for record in records[:MOST_IDS])
-        return dataclasses.replace(one, ids=ids)
+        return replace(one, ids=ids)
 
     def instance(self, rows: Sequence[InputRow]) -> FailedRow | None:
         """The instance with which the turn fails; None when it fails without any instance, or does not fail."""
@@ -157,10 +157,6 @@ class _Search:
 def _first(most: int, fails: Callable[[int], bool]) -> int:
     """The least number from 1 to ``most`` at which something fails that fails at ``most`` and not at 0."""
     return bisect.bisect_left(range(1, most), True, key=fails) + 1
-
-
-def _part(row: FailedRow, places: Sequence[int]) -> FailedRow:
-    return dataclasses.replace(row, records=tuple(places))
 
 
 def _records(count: int, succeeds: Callable[[Sequence[int]], bool]) -> list[int]:
@@ -290,7 +286,7 @@ def set_aside(folder: str, to: str = "", spark: Any = None) -> list[SetAsideRow]
         stream = to or _letter_stream(schema, note)
         declared = schema.objects.get(stream_key(stream, "")) if stream else None
         partitions = declared.partitions if isinstance(declared, StreamDeclaration) else 1
-        done = dataclasses.replace(note, to=stream, partitions=partitions, published=not (stream and letters))
+        done = replace(note, to=stream, partitions=partitions, published=not (stream and letters))
         aside.write_letters(done, letters)
         file = aside.write_lines(done, letters) if letters and not stream else ""
         aside.write(done, event)
@@ -317,7 +313,7 @@ def publish_letters(aside: FailedRows, inbox: DriverInbox) -> None:
             for partition, some in sorted(by_partition.items())
         ]
         inbox.write(events)
-        aside.write(dataclasses.replace(note, published=True))
+        aside.write(replace(note, published=True))
 
 
 def _letter_stream(schema: StoredSchema, note: FailedRow) -> str:

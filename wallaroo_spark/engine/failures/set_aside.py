@@ -171,7 +171,7 @@ def _published(event: Any, aside: FailedRow) -> e.Event | None:
 
 
 def _nacked(event: Any, aside: FailedRow) -> e.Event:
-    return e.DeliveryNacked(event.reply_to, event.member, event.delivery, 0, _reason(aside))
+    return e.DeliveryNacked(event.reply_to, event.member, event.delivery, 0, f"it was set aside: {aside.error}")
 
 
 def _carried(event: Any, aside: FailedRow) -> e.Event:
@@ -183,10 +183,6 @@ def _carried(event: Any, aside: FailedRow) -> e.Event:
         message = None
     left: e.Event = event._replace(message=message)
     return left
-
-
-def _reason(aside: FailedRow) -> str:
-    return f"it was set aside: {aside.error}"
 
 
 _LEFT: Mapping[type, Callable[[Any, FailedRow], e.Event | None]] = {

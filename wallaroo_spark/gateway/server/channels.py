@@ -7,7 +7,6 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from wallaroo_spark.api import pipelines_pb2 as pb
@@ -82,7 +81,10 @@ class MemberChannel:
         member, events = gateway.core.join(join, self._changed)
         self._member = member
         gateway.queue.add(events)
-        leave = partial(_leave, gateway, member)
+
+        def leave() -> None:
+            gateway.queue.add(gateway.core.leave(member))
+
         async with open_channel(gateway, self, self.check, member.end, leave) as tasks:
             # A write that is cancelled must not have it under way: then gRPC cannot send the status of the end.
             await self.context.send_initial_metadata(())
@@ -156,10 +158,6 @@ class MemberChannel:
                 size = sum(record.size for record in records) / len(records)
                 rows = max(1, min(limits.records, int(_READ_PARTS * limits.part_bytes / size)))
             at = last + 1
-
-
-def _leave(gateway: Gateway, member: JoinedMember) -> None:
-    gateway.queue.add(gateway.core.leave(member))
 
 
 def _expired(member: JoinedMember, given: RecordsToGive) -> Refused:

@@ -214,8 +214,8 @@ def owner_of(kind: str, path: str, gateways: Iterable[str]) -> str:
 
     Each object goes to the gateway with the greatest hash of both, so a gateway that comes or goes moves only its own.
     """
-    return max(gateways, key=lambda gateway: _weight(f"{kind} {path} {gateway}"), default="")
 
+    def weight(gateway: str) -> bytes:
+        return hashlib.blake2b(f"{kind} {path} {gateway}".encode(), digest_size=8).digest()
 
-def _weight(text: str) -> bytes:
-    return hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return max(gateways, key=weight, default="")

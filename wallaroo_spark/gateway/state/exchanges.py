@@ -82,14 +82,17 @@ class Exchanges:
 
 
 @dataclass
-class _Times:
-    """The times of one schedule."""
+class _Upcoming:
+    """A schedule, and its next time."""
 
-    cron: str
-    """The five fields."""
-    zone: str
+    schedule: ScheduleDeclaration
     next: int | None
     """The next time, in milliseconds since 1970 UTC; None: there is none within nine years."""
+
+    @property
+    def times(self) -> tuple[str, str]:
+        """The five fields, and their time zone."""
+        return self.schedule.cron, self.schedule.time_zone
 
 
 class ExchangeTimes:
@@ -106,24 +109,22 @@ class ExchangeTimes:
         """A sentence for each schedule that this machine cannot follow."""
         self._began = began
         self._version = 0
-        self._schedules: dict[ObjectKey, ScheduleDeclaration] = {}
-        self._times: dict[ObjectKey, _Times] = {}
+        self._schedules: dict[ObjectKey, _Upcoming] = {}
 
     def due(self, schema: SchemaView, now: int) -> Iterator[tuple[str, CloudEvent]]:
         """The exchange and the event of each schedule whose time has come; of several times only the newest counts."""
         self._follow(schema)
-        for key, schedule in self._schedules.items():
-            times = self._times[key]
-            if times.next is None or now < times.next:
+        for one in self._schedules.values():
+            if one.next is None or now < one.next:
                 continue
-            at = newest_time(times.cron, times.zone, times.next - 1, now)
-            times.next = next_time(times.cron, times.zone, now)
+            at = newest_time(*one.times, one.next - 1, now)
+            one.next = next_time(*one.times, now)
             if at is not None:
-                yield schedule.target_key.path, schedule.occurrence(at)
+                yield one.schedule.target_key.path, one.schedule.occurrence(at)
 
     def next(self) -> int | None:
         """The earliest time to come; None without one."""
-        return min((one.next for one in self._times.values() if one.next is not None), default=None)
+        return min((one.next for one in self._schedules.values() if one.next is not None), default=None)
 
     def _follow(self, schema: SchemaView) -> None:
         if schema.version == self._version:
@@ -131,15 +132,11 @@ class ExchangeTimes:
         schedules = {
             key: one for key, one in schema.objects.items() if isinstance(one, ScheduleDeclaration) and one.exchange
         }
-        times: dict[ObjectKey, _Times] = {}
         unknown = {key: problem for key, one in schedules.items() if (problem := zone_problem(one.time_zone))}
         self.problems = tuple(f"schedule {key.path}: {problem}" for key, problem in sorted(unknown.items()))
-        schedules = {key: one for key, one in schedules.items() if key not in unknown}
-        for key, one in schedules.items():
-            old = self._times.get(key)
-            if old is not None and (old.cron, old.zone) == (one.cron, one.time_zone):
-                times[key] = old
-            else:
-                since = max(self._began, schema.applied_at)
-                times[key] = _Times(one.cron, one.time_zone, next_time(one.cron, one.time_zone, since))
-        self._version, self._schedules, self._times = schema.version, schedules, times
+        since, before = max(self._began, schema.applied_at), self._schedules
+        self._version, self._schedules = schema.version, {}
+        for key in (key for key in schedules if key not in unknown):
+            found, old = _Upcoming(schedules[key], None), before.get(key)
+            found.next = old.next if old is not None and old.times == found.times else next_time(*found.times, since)
+            self._schedules[key] = found
