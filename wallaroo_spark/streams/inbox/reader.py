@@ -13,16 +13,8 @@ from wallaroo_spark.sidecar.batch_log import FolderListing
 from wallaroo_spark.sidecar.folder import SidecarFolder
 from wallaroo_spark.steps import InboxStep, passed
 from wallaroo_spark.storage.locations import Location
-from wallaroo_spark.streams.inbox.names import (
-    InboxFile,
-    InboxPosition,
-    claimed,
-    event_files,
-    generation_folders,
-    generation_name,
-    is_writer,
-    lost_generation,
-)
+from wallaroo_spark.streams.inbox import names
+from wallaroo_spark.streams.inbox.names import InboxFile, InboxPosition
 from wallaroo_spark.streams.places import INBOX
 from wallaroo_spark.streams.rows import INPUT
 
@@ -51,19 +43,19 @@ class InboxReader:
         their files, as the writer expects. ``fresh`` lists every folder, also one that seems to be unchanged.
         """
         found: dict[str, Unread] = {}
-        for gateway in filter(is_writer, self._names(fresh=fresh)):
+        for gateway in filter(names.is_writer, self._names(fresh=fresh)):
             at = positions.get(gateway, InboxPosition())
-            claims = claimed(self._names(gateway, fresh=fresh))
+            claims = names.claimed(self._names(gateway, fresh=fresh))
             generations = {one for one in claims.values() if one >= at.generation}
             newest = max(generations, default=0)
             files: dict[int, tuple[InboxFile, ...]] = {}
             for generation in sorted(generations):
                 # An older generation is left for ever when nothing in it is unread, so its listing is never a kept one.
-                here = gateway, generation_name(generation)
-                names = self._names(*here, fresh=fresh or generation < newest)
-                files[generation] = self._behind(here, names, at.sequence if generation == at.generation else 0)
+                here = gateway, names.generation_name(generation)
+                listed = self._names(*here, fresh=fresh or generation < newest)
+                files[generation] = self._behind(here, listed, at.sequence if generation == at.generation else 0)
             found[gateway] = files
-        known = {(gateway, generation_name(one)) for gateway, files in found.items() for one in files}
+        known = {(gateway, names.generation_name(one)) for gateway, files in found.items() for one in files}
         self._listings = {key: one for key, one in self._listings.items() if len(key) < 2 or key in known}
         self._parsed = {key: parsed for key, parsed in self._parsed.items() if key in known}
         return found
@@ -75,13 +67,13 @@ class InboxReader:
         """
         for gateway, at in sorted(positions.items()):
             folder = self._folder(gateway)
-            newest = max(claimed(folder.names()).values(), default=0)
+            newest = max(names.claimed(folder.names()).values(), default=0)
             if newest < at.generation:
-                raise lost_generation(gateway, at, newest, folder.identity)
+                raise names.lost_generation(gateway, at, newest, folder.identity)
 
     def read(self, gateway: str, generation: int, file: InboxFile) -> Iterator[pa.RecordBatch]:
         """Iterate over the rows of a file, with the schema INPUT."""
-        folder = self._folder(gateway, generation_name(generation))
+        folder = self._folder(gateway, names.generation_name(generation))
         try:
             with folder.filesystem.open_input_stream(folder.file(file.name)) as data, pa.ipc.open_stream(data) as rows:
                 for batch in rows:
@@ -112,17 +104,17 @@ class InboxReader:
             if self._deleted.get(gateway) == at:
                 continue
             folder = self._folder(gateway)
-            names = folder.names()
-            for generation in generation_folders(names):
+            listed = folder.names()
+            for generation in names.generation_folders(listed):
                 if generation < at.generation:
-                    folder.delete_folder(generation_name(generation))
+                    folder.delete_folder(names.generation_name(generation))
                     passed(InboxStep.READ_HALF_DELETED)
-            for name, generation in claimed(names).items():
+            for name, generation in names.claimed(listed).items():
                 if generation < at.generation:
                     folder.delete(name)
                     passed(InboxStep.READ_HALF_DELETED)
-            files = self._folder(gateway, generation_name(at.generation))
-            for file in event_files(files.names()):
+            files = self._folder(gateway, names.generation_name(at.generation))
+            for file in names.event_files(files.names()):
                 if file.sequence <= at.sequence:
                     files.delete(file.name)
                     deleted += 1
@@ -130,11 +122,11 @@ class InboxReader:
             self._deleted[gateway] = at
         return deleted
 
-    def _behind(self, folder: tuple[str, ...], names: list[str], last: int) -> tuple[InboxFile, ...]:
-        """The files behind a number; names are parsed once, because an unchanged folder has the same list."""
+    def _behind(self, folder: tuple[str, ...], listed: list[str], last: int) -> tuple[InboxFile, ...]:
+        """The files behind a number; what is listed is parsed once, because an unchanged folder has the same list."""
         known = self._parsed.get(folder)
-        if known is None or known[0] is not names:
-            known = self._parsed[folder] = names, tuple(event_files(names))
+        if known is None or known[0] is not listed:
+            known = self._parsed[folder] = listed, tuple(names.event_files(listed))
         files = known[1]
         return files[bisect.bisect_right(files, last, key=lambda file: file.sequence) :]
 
@@ -143,5 +135,5 @@ class InboxReader:
             self._listings[folder] = FolderListing(self._folder(*folder))
         return self._listings[folder].names(fresh=fresh)
 
-    def _folder(self, *names: str) -> SidecarFolder:
-        return SidecarFolder(self._location, INBOX, *names, spark=self._spark)
+    def _folder(self, *below: str) -> SidecarFolder:
+        return SidecarFolder(self._location, INBOX, *below, spark=self._spark)

@@ -17,17 +17,8 @@ from wallaroo_spark.sidecar.folder import SidecarFolder
 from wallaroo_spark.sidecar.task_access import as_arrow_stream
 from wallaroo_spark.steps import InboxStep, passed
 from wallaroo_spark.storage.locations import Location
-from wallaroo_spark.streams.inbox.names import (
-    InboxFile,
-    InboxPosition,
-    checked_gateway,
-    claim_name,
-    claimed,
-    generation_folders,
-    generation_name,
-    lost_generation,
-    origin_of,
-)
+from wallaroo_spark.streams.inbox import names
+from wallaroo_spark.streams.inbox.names import InboxFile, InboxPosition
 from wallaroo_spark.streams.places import INBOX
 from wallaroo_spark.streams.rows import INPUT, Rank, batch_of
 
@@ -52,7 +43,7 @@ class InboxWriter:
     """
 
     def __init__(self, location: Location, gateway: str, spark: Any = None) -> None:
-        self._location, self._spark, self._gateway = location, spark, checked_gateway(gateway)
+        self._location, self._spark, self._gateway = location, spark, names.checked_gateway(gateway)
         self._own = SidecarFolder(location, INBOX, gateway, spark=spark)
         self._generation = 0
         self._claim = ""
@@ -76,20 +67,20 @@ class InboxWriter:
         """
         self._files = None
         for attempt in range(_CLAIMS):
-            names = self._own.names()
-            newest = max(claimed(names).values(), default=0)
+            listed = self._own.names()
+            newest = max(names.claimed(listed).values(), default=0)
             if read is not None and newest < read.generation:
-                raise lost_generation(self._gateway, read, newest, self._own.identity)
-            generation = max((*claimed(names).values(), *generation_folders(names)), default=0) + 1
-            claim = claim_name(generation, uuid.uuid4().hex[:8])
+                raise names.lost_generation(self._gateway, read, newest, self._own.identity)
+            generation = max((*names.claimed(listed).values(), *names.generation_folders(listed)), default=0) + 1
+            claim = names.claim_name(generation, uuid.uuid4().hex[:8])
             self._own.write(claim, b"")
             passed(InboxStep.GENERATION_CLAIMED)
             # Of several claims of one generation, the one that is written last sees the others, on every file system. A
             # claim that sees another one of its generation is given up, so at most one of them is taken.
-            others = {name: number for name, number in claimed(self._own.names()).items() if name != claim}
+            others = {name: number for name, number in names.claimed(self._own.names()).items() if name != claim}
             if max(others.values(), default=0) < generation:
                 self._generation, self._sequence, self._claim = generation, 0, claim
-                name = generation_name(generation)
+                name = names.generation_name(generation)
                 self._files = SidecarFolder(self._location, INBOX, self._gateway, name, spark=self._spark)
                 return generation
             time.sleep(random.uniform(0, _PAUSE_SECONDS * 2**attempt))
@@ -118,7 +109,7 @@ class InboxWriter:
                 gateway=self._gateway,
             )
         file = InboxFile(self._sequence + 1, len(events), sum(len(event) for _, event in events))
-        data = as_arrow_stream(received_rows(origin_of(self._gateway, self._generation), file.sequence, events))
+        data = as_arrow_stream(received_rows(names.origin_of(self._gateway, self._generation), file.sequence, events))
         self._files = None
         _again(files.write, file.name, data)
         passed(InboxStep.EVENTS_WRITTEN)
@@ -132,10 +123,10 @@ class InboxWriter:
         Raises :class:`CheckpointError` when the claim of this generation is gone although there is no newer one: the
         folder was deleted, or replaced by an older copy.
         """
-        claims = claimed(self._own.names())
+        claims = names.claimed(self._own.names())
         newest = max(claims.values(), default=0)
         if newest <= self._generation and self._claim and self._claim not in claims:
-            raise lost_generation(
+            raise names.lost_generation(
                 self._gateway, InboxPosition(self._generation, self._sequence), newest, self._own.identity
             )
         return newest > self._generation
