@@ -238,10 +238,6 @@ class JoinedMember:
         self.ended = self.ended or ended("the channel is closed")
         for request in self._asked:
             self.requests.forget(request)
-        self._asked.clear()
-        self._settling = 0
-        self._open.clear()
-        self._waiting.clear()
         self._waits(-self._waiting_bytes)
         left = sorted(self._joined | self._joining)
         self._joined.clear()
