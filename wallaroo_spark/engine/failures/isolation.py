@@ -184,11 +184,8 @@ class FailedRows:
 
     def __init__(self, folder: Location, spark: Any = None, *, aside: bool = False) -> None:
         self._folder = SidecarFolder(folder, SET_ASIDE if aside else FAILED, spark=spark)
-
-    @property
-    def identity(self) -> str:
+        self.identity = self._folder.identity
         """Name of the folder, for people."""
-        return self._folder.identity
 
     def all(self) -> list[FailedRow]:
         """The notes. Raises :class:`CheckpointError` when they cannot be read."""

@@ -45,18 +45,14 @@ class InboxWriter:
     def __init__(self, location: Location, gateway: str, spark: Any = None) -> None:
         self._location, self._spark, self._gateway = location, spark, names.checked_gateway(gateway)
         self._own = SidecarFolder(location, INBOX, gateway, spark=spark)
-        self._generation = 0
+        self.generation = 0
+        """The generation that :meth:`open` began; 0 before."""
         self._claim = ""
         self._files: SidecarFolder | None = None
         self._sequence = 0
 
     def __repr__(self) -> str:
-        return f"InboxWriter({self._own.identity!r}, generation={self._generation})"
-
-    @property
-    def generation(self) -> int:
-        """The generation that :meth:`open` began; 0 before."""
-        return self._generation
+        return f"InboxWriter({self._own.identity!r}, generation={self.generation})"
 
     def open(self, read: InboxPosition | None = None) -> int:
         """Begin the next generation, which no other process has; return its number, from 1.
@@ -79,7 +75,7 @@ class InboxWriter:
             # claim that sees another one of its generation is given up, so at most one of them is taken.
             others = {name: number for name, number in names.claimed(self._own.names()).items() if name != claim}
             if max(others.values(), default=0) < generation:
-                self._generation, self._sequence, self._claim = generation, 0, claim
+                self.generation, self._sequence, self._claim = generation, 0, claim
                 name = names.generation_name(generation)
                 self._files = SidecarFolder(self._location, INBOX, self._gateway, name, spark=self._spark)
                 return generation
@@ -109,7 +105,7 @@ class InboxWriter:
                 gateway=self._gateway,
             )
         file = InboxFile(self._sequence + 1, len(events), sum(len(event) for _, event in events))
-        data = as_arrow_stream(received_rows(names.origin_of(self._gateway, self._generation), file.sequence, events))
+        data = as_arrow_stream(received_rows(names.origin_of(self._gateway, self.generation), file.sequence, events))
         self._files = None
         _again(files.write, file.name, data)
         passed(InboxStep.EVENTS_WRITTEN)
@@ -125,11 +121,11 @@ class InboxWriter:
         """
         claims = names.claimed(self._own.names())
         newest = max(claims.values(), default=0)
-        if newest <= self._generation and self._claim and self._claim not in claims:
+        if newest <= self.generation and self._claim and self._claim not in claims:
             raise names.lost_generation(
-                self._gateway, InboxPosition(self._generation, self._sequence), newest, self._own.identity
+                self._gateway, InboxPosition(self.generation, self._sequence), newest, self._own.identity
             )
-        return newest > self._generation
+        return newest > self.generation
 
     def _check_newest(self) -> None:
         """Raise an error if a newer generation has begun, or the claim of this one is gone.
@@ -139,11 +135,11 @@ class InboxWriter:
         """
         if self.superseded():
             raise CheckpointError(
-                f"gateway {self._gateway}: another process has begun a newer generation than {self._generation}, and "
+                f"gateway {self._gateway}: another process has begun a newer generation than {self.generation}, and "
                 "events of this one may not be read; end this process, or call open() again",
                 code="inbox-superseded",
                 gateway=self._gateway,
-                generation=self._generation,
+                generation=self.generation,
             )
 
 
