@@ -42,6 +42,7 @@ EXTRAS = {
     "postgres": Extra(("psycopg",)),
     "kafka": Extra(("confluent_kafka",)),
     "prometheus": Extra(("prometheus_client",)),
+    "http": Extra(("httptools",)),
     "otel": Extra(("opentelemetry",)),
     "delta": Extra(("deltalake",)),
     "hdfs": Extra(("hdfs_native", "fsspec")),

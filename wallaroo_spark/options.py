@@ -55,6 +55,19 @@ class Options:
     """Address at which the driver and reading tasks reach the inner port, written like advertise. Empty: the worker
     finds its own address; with TLS and advertise it is the host of advertise, because the certificate names that
     host."""
+    http_port: int | None = setting(None, Kind.COUNT, minimum=0, maximum=65_535)
+    """Slot p accepts HTTP requests on http.port + p; 0 lets the system choose. Without it there is no HTTP door.
+    Needs a cookie unless the workers listen on a loopback address."""
+    http_timeout: float = setting(25.0, Kind.SECONDS, minimum=0)
+    """How long an HTTP request waits for its commit, before it is answered with 202 and a place to ask again."""
+    http_max_body: int = setting(128 << 20, Kind.BYTES, minimum=1 << 10)
+    """Longest body of an HTTP request, decompressed."""
+    http_origins: tuple[str, ...] = setting((), Kind.NAMES)
+    """Origins of web pages that may send to the HTTP door, such as https://shop.example.com; * allows all. A request
+    of a page of another origin is refused."""
+    door_replay_timeout: float = setting(10.0, Kind.SECONDS, minimum=0)
+    """How long a read waits for a client of a door to send a planned range again, at most half of replayTimeout. After
+    that the batch goes on without the messages, which were not answered; docs/doors.md says what that means."""
     cookie: str = setting("", Kind.TEXT, secret=True)
     """Shared cookie; a connector's HELLO must contain the same."""
     version: str = setting("0.0.1", Kind.TEXT)
@@ -166,6 +179,14 @@ class Options:
                 option="streamRetention",
             )
 
+        if self.http_port is not None and self.message_ids == "opaque":
+            raise ConfigurationError(
+                f"option http.port is {self.http_port}, and the references of a door increase, which needs "
+                "messageIds=increasing; remove http.port or messageIds=opaque",
+                code="options-conflict",
+                option="http.port",
+            )
+
     @classmethod
     def parse(cls, texts: Mapping[str, Any]) -> Options:
         """Read options from Spark, YAML or the command line: values by public name, the case of the name ignored.
@@ -207,7 +228,7 @@ def table() -> Iterator[Row]:
 
 def public_name(attribute: str) -> str:
     """The public name of an attribute: ``max_frame_bytes`` → ``maxFrameBytes``, ``tls_key`` → ``tls.key``."""
-    for group in ("tls", "v3"):
+    for group in ("tls", "v3", "http", "door"):
         if attribute.startswith(f"{group}_"):
             return f"{group}." + public_name(attribute.removeprefix(f"{group}_"))
     head, *tail = attribute.split("_")

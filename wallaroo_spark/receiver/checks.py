@@ -6,15 +6,19 @@ Source: ``docs/spark.md``.
 
 from __future__ import annotations
 
+import importlib
+import itertools
 from collections.abc import Collection
 from typing import Any
 
 from wallaroo_spark.checkpoint import PlannedBatch
 from wallaroo_spark.errors import CheckpointError, ConfigurationError
+from wallaroo_spark.extras import needed_by
 from wallaroo_spark.observe.server.access import PageAddress
 from wallaroo_spark.options import Options, resolve_secret
 from wallaroo_spark.receiver import writers
 from wallaroo_spark.transport import advertised
+from wallaroo_spark.transport.reach import is_loopback
 
 _ASYNC_OPTION = "asyncProgressTrackingEnabled"
 _GREATEST_PORT = 65_535
@@ -44,20 +48,40 @@ def addresses(options: Options) -> None:
                 advertised(template, slot, 1)
         except ConfigurationError as error:
             raise ConfigurationError(f"option {name}: {error.message}", code=error.code, option=name) from None
-    for name, first in (("port", options.port), ("innerPort", options.inner_port)):
+    ports = {"port": options.port, "innerPort": options.inner_port, "http.port": options.http_port or 0}
+    for name, first in ports.items():
         if first and first + options.workers - 1 > _GREATEST_PORT:
             raise ConfigurationError(
                 f"option {name}: {first} and {options.workers} slots go beyond port {_GREATEST_PORT}; begin lower",
                 code="option-out-of-range",
                 option=name,
             )
-    if options.port and options.inner_port and abs(options.port - options.inner_port) < options.workers:
+    for (one, first), (other, second) in itertools.combinations(ports.items(), 2):
+        if first and second and abs(first - second) < options.workers:
+            raise ConfigurationError(
+                f"options {one} and {other}: from {first} and {second} on, {options.workers} slots "
+                "share ports; make the difference between them at least the number of slots",
+                code="options-conflict",
+                option=other,
+            )
+
+
+def doors(options: Options, host: str) -> None:
+    """Refuse a door that other machines reach without a secret, and one whose packages are not installed.
+
+    ``host`` is what the workers bind.
+    """
+    if options.http_port is None:
+        return
+    if not resolve_secret(options.cookie) and not is_loopback(host):
         raise ConfigurationError(
-            f"options port and innerPort: from {options.port} and {options.inner_port} on, {options.workers} slots "
-            "share ports; make the difference between them at least the number of slots",
-            code="options-conflict",
-            option="innerPort",
+            f"option http.port: the HTTP door would listen at {host} and accept every "
+            "request; set cookie, which is its bearer token, or listen on loopback (host=127.0.0.1)",
+            code="no-secret",
+            option="http.port",
         )
+    with needed_by("option http.port", "http"):
+        importlib.import_module("httptools")
 
 
 def status_page(options: Options) -> PageAddress | None:

@@ -361,6 +361,8 @@ class Receiver(DriverHandle):
         self._log_level = least_level(self.options.log_level, spark_checks.master_of(self._spark))
         spark_checks.registry_reach(self.options.registry, master)
         spark_checks.task_slots(self._spark, self.options.workers)
+        host = self.options.host or ("127.0.0.1" if spark_checks.on_one_machine(master) else "0.0.0.0")
+        checks.doors(self.options, host)
         if self._embedded is not None:
             self._embedded.start()
         self._surroundings = Surroundings()
@@ -371,7 +373,6 @@ class Receiver(DriverHandle):
         self._token = resolve_secret(self.options.token) or self._token or secrets.token_urlsafe(32)
         register(self._spark, self.name, self._secrets())
         self._stream = None
-        host = self.options.host or ("127.0.0.1" if spark_checks.on_one_machine(master) else "0.0.0.0")
         # Executors may have neither the driver's environment nor its files, so secrets are resolved here.
         shipped = dataclasses.replace(
             self.options,

@@ -226,11 +226,18 @@ A choice: two renewals may fail before the lease expires.
 """
 
 
+class Stream(Protocol):
+    """A connection that can be cut."""
+
+    def abort(self) -> None:
+        """Close at once."""
+
+
 class Peer(Protocol):
     """A program that is connected to a service."""
 
     @property
-    def stream(self) -> ByteStream:
+    def stream(self) -> Stream:
         """The connection."""
 
 

@@ -16,14 +16,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from wallaroo_spark import transport
+from wallaroo_spark.doors.client import DoorClient
 from wallaroo_spark.errors import LeaseLostError, RegistryError, TransportError, WallarooError, one_line
 from wallaroo_spark.inner.client import FleetKeys
 from wallaroo_spark.options import Options, resolve_secret
+from wallaroo_spark.references import PlannedRange
 from wallaroo_spark.runtime.service import ServiceShell
 from wallaroo_spark.steps import Step, passed
 from wallaroo_spark.transport import ByteStream, Listener
 from wallaroo_spark.worker import open_files, ports
 from wallaroo_spark.worker.buffer.ephemeral import Origin
+from wallaroo_spark.worker.doors import WorkerDoors
 from wallaroo_spark.worker.executor_id import executor_id
 from wallaroo_spark.worker.flight_server import InnerPort
 from wallaroo_spark.worker.machine import events as e
@@ -77,7 +80,7 @@ class WorkerSetup:
 class _ConnectorPeer:
     """The shell's state of one connection."""
 
-    stream: ByteStream
+    stream: ByteStream | DoorClient
     stuck: bool = False
     """Whether the peer was reported as not reading."""
 
@@ -92,6 +95,7 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
         self.options = setup.options
         self.state: WorkerState | None = None
         self.reads: Reads | None = None
+        self.doors: WorkerDoors | None = None
         self._inner_port: InnerPort | None = None
         self._warnings: list[str] = []
         self._arrived: list[tuple[int, bytes]] = []
@@ -102,19 +106,22 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
             return
         options = self.options
         origin = Origin(self.setup.slot, self._tenancy.current.generation)
-        state = self.state = WorkerState(options, origin, resolve_secret(options.cookie))
+        cookie = resolve_secret(options.cookie)
+        state = self.state = WorkerState(options, origin, cookie)
+        self.doors = WorkerDoors(self, state, options, cookie)
         files = open_files.raise_limit(options.max_sessions)
         state.bound(files.connections, files.sessions)
         self._warnings = [warning for warning in (files.warning(options.max_sessions),) if warning]
         for warning in self._warnings:
             log.warning("slot %d: %s", self.setup.slot, warning)
-        self.reads = Reads(state.buffer, lambda ranges: self.handle(e.Wanted(ranges)), self._later)
+        self.reads = Reads(state.buffer, self._want, self._later)
         # A predecessor may hold the port for longer than the lease lasts, so the lease is renewed meanwhile.
         renewal = functools.partial(self._tenancy.renew, state.connections)
         self._spawn(self._renew(self._renewal_seconds, renewal, self._renewed))
         listener = await self._listen(options, self._serve_peer)
         if listener is not None:
             self._inner_port = await self._open_inner_port()
+            await self.doors.open(self._stopped)
             await self._serve_until_stopped(listener, self._inner_port)
 
     async def _shut_down(self) -> None:
@@ -156,21 +163,36 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
 
     async def _tell_all_to_go(self) -> None:
         self.handle(e.Stopping(self._stop_reason))
+        if self.doors is not None:
+            await self.doors.close(self._stop_reason, STOP_SECONDS)
+
+    def _want(self, ranges: tuple[PlannedRange, ...]) -> None:
+        assert self.doors is not None
+        self.doors.ground.wanted(ranges)
+        self.handle(e.Wanted(ranges))
+
+    def enter(self, client: DoorClient) -> int:
+        """Register the session of a door's client as a peer; returns its number."""
+        return self._enter(_ConnectorPeer(client))
+
+    def depart(self, number: int, reason: str = "") -> None:
+        """A peer has gone."""
+        self._take_in()
+        self._leave(number)
+        self.handle(e.Disconnected(number, reason))
 
     async def _serve_peer(self, stream: ByteStream) -> None:
         session = self._enter(_ConnectorPeer(stream))
         reason = ""
         try:
             self.handle(e.Connected(session, stream.peer, time.monotonic(), stream.certificate_names))
-            await stream.deliver(functools.partial(self._gather, session))
+            await stream.deliver(functools.partial(self.gather, session))
         except TransportError as error:
             reason = error.message
         finally:
-            self._take_in()
-            self._leave(session)
-            self.handle(e.Disconnected(session, reason))
+            self.depart(session, reason)
 
-    def _gather(self, session: int, data: bytes) -> None:
+    def gather(self, session: int, data: bytes) -> None:
         """A peer has sent bytes. They are handled together with those of others that arrive at about the same time."""
         passed(Step.FRAME_RECEIVED)
         if not self._arrived:
@@ -290,7 +312,7 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
         else:
             self._spawn(self._close_stream(peer.stream))
 
-    async def _close_stream(self, stream: ByteStream) -> None:
+    async def _close_stream(self, stream: ByteStream | DoorClient) -> None:
         try:
             await stream.close()
         except Exception:
@@ -309,6 +331,9 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
         except Exception as error:
             self._unanswered(ask.connection, error)
         else:
+            peer = self._peers.get(ask.connection)
+            if peer is not None and isinstance(peer.stream, DoorClient):
+                peer.stream.slot, peer.stream.address = answer.slot, answer.connect
             self.handle(e.Assigned(ask.connection, ask.instance, answer.slot, answer.connect))
 
     async def _ask_claims(self, ask: e.AskClaims) -> None:
@@ -336,7 +361,10 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            self.handle(e.Tick(time.monotonic()))
+            now = time.monotonic()
+            self.handle(e.Tick(now))
+            if self.doors is not None:
+                self._guarded(self.doors.tick, now)
 
     async def on_loop(self, work: Callable[[WorkerState], T]) -> T:
         """Call a function on the state, for the Flight server."""
@@ -358,8 +386,10 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
     def status(self) -> dict[str, Any]:
         """The state's status and the shell's own values; on the loop's thread."""
         assert self.state is not None
+        assert self.doors is not None
         return {
             **self.state.status(),
+            **self.doors.status(),
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "executor": executor_id(),

@@ -50,6 +50,8 @@ class Connection:
     """End of the current phase in monotonic seconds; None without a limit."""
     names: tuple[str, ...] = ()
     """Names in the peer's verified certificate."""
+    door: bool = False
+    """Whether the peer is a door of this worker."""
     phase: ConnectionPhase = ConnectionPhase.GREETING
     paused: bool = False
     """Whether its socket is not read for now."""
@@ -68,7 +70,9 @@ class Connection:
     unacknowledged: set[StreamKey] = field(default_factory=set)
     """The streams that get no ACK until the session has repeated the messages that it sent before."""
     unfinished: int = 0
-    """Received bytes of an incomplete frame."""
+    """Received bytes of an incomplete frame, and those that a door holds for it."""
+    holding: int = 0
+    """Bytes of incomplete requests that a door holds for it."""
     early: int = 0
     """Received bytes before OK."""
     turn: float | None = None

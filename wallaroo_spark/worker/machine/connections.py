@@ -127,7 +127,7 @@ class Connections:
             max_frame_bytes=self.options.max_frame_bytes,
             find=find_messages,
         )
-        connection = Connection(event.connection, event.peer, protocol, event.now, None, event.names)
+        connection = Connection(event.connection, event.peer, protocol, event.now, None, event.names, event.door)
         self.by_number[event.connection] = connection
         self.expire(connection, event.now + self.options.handshake_timeout)
         self.heard(connection)
@@ -325,7 +325,7 @@ class Connections:
         The bytes of all peers without OK are counted separately, so that such peers cannot fill the buffer. Raises
         :class:`RemoteProtocolError` when these bytes exceed their limit.
         """
-        pending = connection.protocol.pending
+        pending = connection.protocol.pending + connection.holding
         unfinished = pending if connection.phase is ConnectionPhase.STREAMING else 0
         early = pending if connection.phase in BEFORE_OK else 0
         self.buffer.unfinished += unfinished - connection.unfinished
@@ -335,6 +335,13 @@ class Connections:
         if early and self.early > most:
             why = f"peers without OK have sent {self.early} bytes, and the limit for all of them is {most}"
             raise broken(Fault.WORKER_FULL, faults.later(why))
+
+    def hold(self, event: e.Holding) -> None:
+        """Count the bytes that a door holds for a session, in place of those that it held before."""
+        connection = self.by_number.get(event.connection)
+        if connection is not None and connection.phase is ConnectionPhase.STREAMING:
+            connection.holding = event.size
+            self.weigh(connection)
 
     def heard(self, connection: Connection) -> None:
         """Record that a peer has sent bytes."""
@@ -428,7 +435,7 @@ class Connections:
             del self.senders[connection.instance]
         self.buffer.unfinished -= connection.unfinished
         self.early -= connection.early
-        connection.unfinished, connection.early, connection.turn = 0, 0, None
+        connection.unfinished, connection.early, connection.turn, connection.holding = 0, 0, None, 0
         keys, connection.streams = connection.streams, set()
         connection.open.clear()
         connection.asked.clear()
@@ -436,6 +443,9 @@ class Connections:
         for key in keys:
             stream = self.buffer.streams.get(key)
             if stream is not None and stream.owner == connection.number:
+                if connection.door:
+                    # A request is accepted as a whole, and the rest of this one will not come.
+                    self.buffer.drop_unstable(stream)
                 stream.owner = None
                 self.turnover += 1
                 self.tidy(stream)

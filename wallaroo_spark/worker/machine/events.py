@@ -24,6 +24,8 @@ class Connected:
     """Monotonic seconds."""
     names: tuple[str, ...] = ()
     """Names in its verified certificate; empty without one."""
+    door: bool = False
+    """Whether the peer is a door of this worker, which speaks for a client of another protocol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,14 @@ class Received:
     """The bytes by connection, in order of arrival."""
     received_at: int
     """Time of arrival in µs since 1970 UTC."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A door holds this many bytes of requests that are not complete, for the session of this connection."""
+
+    connection: int
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +183,7 @@ class Stopping:
 Event = (
     Connected
     | Received
+    | Holding
     | Disconnected
     | Stuck
     | Assigned

@@ -6,9 +6,11 @@ Source: ``docs/protocol.md#session-states``.
 from __future__ import annotations
 
 from wallaroo_spark.protocol import Fault, StreamReference, broken, faults
+from wallaroo_spark.protocol.reserved import reserved
 from wallaroo_spark.worker.machine import events as e
 from wallaroo_spark.worker.machine.connection_state import Connection, ConnectionPhase
 from wallaroo_spark.worker.machine.connections import Connections
+from wallaroo_spark.worker.machine.pressure.flow import DOOR_CREDITS
 from wallaroo_spark.worker.machine.pressure.gates import Gates
 
 REFERENCES_SECONDS = 10.0
@@ -38,6 +40,13 @@ class Handshake:
         connections, options = self._connections, self._connections.options
         connections.log(connection, f"says HELLO in {connection.revision.name}")
         connections.expire(connection, None)
+        if connection.door:
+            self._serve(connection)
+            return
+        if prefix := reserved(connection.instance):
+            why = f"instance names that begin with {prefix!r} belong to the worker's own doors; use another name"
+            connections.fault(connection, broken(Fault.BAD_INSTANCE, why))
+            return
         if options.tls_bind_instances and connection.instance not in connection.names:
             names = ", ".join(connection.names)
             why = f"instance {connection.instance!r} is not among the names in its certificate: {names}"
@@ -49,6 +58,10 @@ class Handshake:
             why = f"program {program[:64]!r} is not let in; option programs lists {', '.join(options.programs)}"
             connections.fault(connection, broken(Fault.WRONG_PROGRAM, why))
             return
+        self._serve(connection)
+
+    def _serve(self, connection: Connection) -> None:
+        connections, options = self._connections, self._connections.options
         serving = len(connections.serving)
         if connections.stopping:
             connections.refuse(connection, faults.later(connections.stopping))
@@ -136,6 +149,8 @@ class Handshake:
         for key, reference in buffer.resumable(connection.instance) if by_instance else ():
             references.append(StreamReference(key.stream_id, reference, buffer.name(key)))
         window = connections.flow.window(buffer.used, len(connections.streaming))
+        if connection.door:
+            window = DOOR_CREDITS
         connections.counts["sessions"] += 1
         connections.counts["credits"] += window
         connections.send(connection, connection.protocol.ok(window, references))

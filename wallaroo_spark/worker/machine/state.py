@@ -106,6 +106,8 @@ class WorkerState:
                 self._arrivals.take_in(event.parts, event.received_at)
             case e.Connected():
                 self.connections.connected(event)
+            case e.Holding():
+                self.connections.hold(event)
             case e.Disconnected():
                 self.connections.disconnected(event)
             case e.Assigned():

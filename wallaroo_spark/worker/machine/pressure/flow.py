@@ -21,6 +21,9 @@ SMALLEST_WINDOW = 64
 
 With fewer credits a session would wait for an ACK after each few messages.
 """
+DOOR_CREDITS = 1 << 31
+"""Credits of a door's session. They limit nothing: a door has received a request before it sends its messages, and
+limits by the memory in use which requests it takes."""
 _SOFT_PART = 0.75
 """Part of the budget up to which credits are granted.
 

@@ -12,7 +12,7 @@ from wallaroo_spark.references import PlannedRange, StreamKey
 from wallaroo_spark.worker.machine import events as e
 from wallaroo_spark.worker.machine.connection_state import Connection, ConnectionPhase
 from wallaroo_spark.worker.machine.connections import Connections
-from wallaroo_spark.worker.machine.pressure.flow import Pressure
+from wallaroo_spark.worker.machine.pressure.flow import DOOR_CREDITS, Pressure
 
 
 class Gates:
@@ -70,7 +70,10 @@ class Gates:
         sessions, used = self._sessions, self._buffer.used
         pairs = tuple(references)
         available = connection.protocol.credits.available
-        credits = self._flow.top_up(available, used, len(sessions.streaming), needed=self._needed(connection))
+        if connection.door:
+            credits = DOOR_CREDITS - available if available < DOOR_CREDITS // 2 else 0
+        else:
+            credits = self._flow.top_up(available, used, len(sessions.streaming), needed=self._needed(connection))
         if not credits and self._flow.denies(used):
             sessions.denied[connection.number] = connection
         if pairs or credits:

@@ -41,7 +41,9 @@ class UnfinishedFrames:
         """Let sessions continue whose missing bytes fit into the free memory together; those that a read waits for
         first.
         """
-        waiting = [c for c in self._sessions.streaming.values() if c.unfinished and c.turn is None]
+        # A door refuses or ends the requests that it holds by itself.
+        streaming = (c for c in self._sessions.streaming.values() if not c.door)
+        waiting = [c for c in streaming if c.unfinished and c.turn is None]
         waiting.sort(key=lambda connection: (not self._gates.needed(connection), connection.protocol.missing))
         others = [c for c in self._sessions.streaming.values() if c.turn is not None]
         room = self._buffer.budget - self._buffer.used - sum(connection.protocol.missing for connection in others)

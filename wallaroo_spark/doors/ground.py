@@ -1,0 +1,98 @@
+"""The common ground of a worker's doors: the sessions of their clients, and the rows that nobody can send again.
+
+It is there in every worker, also where all doors are off, because a range of a door's stream may be planned while the
+door was on. Pure: the clock is an argument, and the worker is :class:`~.client.Host`. Source:
+``docs/architecture.md#doors``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from wallaroo_spark.doors.client import DoorClient, Greeting, Host
+from wallaroo_spark.doors.unanswered import UnansweredRanges
+from wallaroo_spark.options import Options
+from wallaroo_spark.protocol.reserved import reserved
+from wallaroo_spark.references import PlannedRange, StreamKey
+
+IDLE_SECONDS = 30.0
+"""A session for which nothing was asked and nothing waits for so long ends, and another worker may get its instance.
+
+A choice: longer than the pause of a client that sends one request after another.
+"""
+
+
+class Ground:
+    """The sessions of all doors' clients of one worker."""
+
+    def __init__(self, host: Host, options: Options, cookie: str, slot: int, log: Callable[[str], None]) -> None:
+        self.slot = slot
+        self.host = host
+        self.clients: dict[str, DoorClient] = {}
+        self.dropped = 0
+        """Planned ranges that were given up, because their client did not come back."""
+        self.given_up: dict[StreamKey, tuple[int, int]] = {}
+        """The references of the ranges of a stream that were given up here: above the first, up to the second."""
+        self._log = log
+        self._greeting = Greeting(options.version, cookie.encode(), options.max_frame_bytes)
+        self._unanswered = UnansweredRanges(options.door_replay_timeout, options.replay_timeout)
+        self._giving_up: set[PlannedRange] = set()
+        self._now = 0.0
+
+    def own_instance(self, door: str) -> str:
+        """The instance of a door's clients without a name. Each worker has its own, so none is sent to another."""
+        return f"{door}/worker-{self.slot}"
+
+    def client(self, instance: str) -> DoorClient:
+        """The session of an instance, ``DOOR/NAME``; a new one begins when there is none."""
+        found = self.clients.get(instance)
+        if found is None:
+            door = reserved(instance).removesuffix("/")
+            found = self.clients[instance] = DoorClient(self.host, self._greeting, instance, door, self._gone)
+        found.used_at = self._now
+        return found
+
+    def _gone(self, client: DoorClient) -> None:
+        if self.clients.get(client.instance) is client:
+            del self.clients[client.instance]
+
+    def wanted(self, ranges: Iterable[PlannedRange]) -> None:
+        """These are all planned ranges that reads wait for now."""
+        self._unanswered.wanted(ranges)
+
+    def tick(self, now: float) -> None:
+        """Time has passed; ``now`` is in monotonic seconds."""
+        self._now = now
+        if self._unanswered:
+            # Nobody can send messages again that a worker of this slot has numbered.
+            for planned in list(self._unanswered.due(now, f"/worker-{self.slot}")):
+                self._give_up(planned)
+        for client in [one for one in self.clients.values() if one.used_at + IDLE_SECONDS <= now and not one.busy]:
+            client.end("nothing was asked of it")
+
+    def _give_up(self, planned: PlannedRange) -> None:
+        """Complete a range with what has come of it, once its instance is served here."""
+        if planned in self._giving_up:
+            return
+        self._giving_up.add(planned)
+        client = self.client(planned.key.scope)
+        client.opening.when_done(lambda: self._close(planned, client))
+
+    def _close(self, planned: PlannedRange, client: DoorClient) -> None:
+        self._giving_up.discard(planned)
+        end = planned.end
+        assert isinstance(end, int)
+        if client.ended:
+            # Another worker has the instance, or this one leaves. The range is tried again while a read waits for it.
+            return
+        stream = client.stream_of_id(planned.key.stream_id)
+        if stream.last >= end:
+            return
+        since, _ = self.given_up.get(planned.key, (stream.last, 0))
+        self.given_up[planned.key] = (since, end)
+        self.dropped += 1
+        self._log(
+            f"the client of {planned} has not come back, and was not answered; the batch goes on without the messages "
+            f"behind {stream.last} (door.replayTimeout)"
+        )
+        stream.close_range(end)

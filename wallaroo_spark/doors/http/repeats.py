@@ -1,0 +1,53 @@
+"""Requests without a token that come again: recognised by ``Idempotency-Key``, or by source and id of a CloudEvent.
+
+They are known for a while, and to this worker alone: after its death they are new. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from wallaroo_spark.doors.client import DoorStream, Messages
+
+REMEMBERED = 100_000
+"""Identities that are remembered. A choice: some 30 MiB at most."""
+
+
+class Repeats:
+    """The identities of the messages that were accepted lately."""
+
+    def __init__(self, most: int = REMEMBERED) -> None:
+        self._most = most
+        self._seen: OrderedDict[tuple[str, str, str], tuple[DoorStream, int]] = OrderedDict()
+
+    def known(self, instance: str, stream: str, identity: str) -> int | None:
+        """The reference under which a message is in the worker or committed; None when it is new.
+
+        A message whose session has ended before its commit is new, because it may be lost.
+        """
+        found = self._seen.get((instance, stream, identity))
+        if found is None:
+            return None
+        sent, reference = found
+        return reference if sent.alive or sent.has(reference) else None
+
+    def remember(self, instance: str, stream: DoorStream, identities: Sequence[str], references: Sequence[int]) -> None:
+        """Messages were accepted under these references."""
+        for identity, reference in zip(identities, references, strict=True):
+            key = (instance, stream.name, identity)
+            self._seen[key] = (stream, reference)
+            self._seen.move_to_end(key)
+        while len(self._seen) > self._most:
+            self._seen.popitem(last=False)
+
+
+def without(messages: Messages, places: Sequence[int]) -> Messages:
+    """The messages at other places than these."""
+    gone = set(places)
+    kept = [at for at in range(len(messages)) if at not in gone]
+
+    def of(column: Sequence[object] | None) -> list[object] | None:
+        return None if column is None else [column[at] for at in kept]
+
+    return Messages([messages.values[at] for at in kept], of(messages.keys), of(messages.event_times))  # type: ignore[arg-type]

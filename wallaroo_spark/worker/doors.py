@@ -1,0 +1,120 @@
+"""The doors of one worker: their common ground on the worker's machine, and the servers that its options ask for.
+
+A door's module is imported only when its port is given. Source: ``docs/architecture.md#doors``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from wallaroo_spark.doors.client import DoorClient
+from wallaroo_spark.doors.ground import Ground
+from wallaroo_spark.errors import one_line
+from wallaroo_spark.options import Options
+from wallaroo_spark.worker.machine import events as e
+from wallaroo_spark.worker.machine.pressure.flow import Pressure
+from wallaroo_spark.worker.machine.state import WorkerState
+
+log = one_line(logging.getLogger("wallaroo_spark.worker"))
+
+
+class Shell(Protocol):
+    """What the doors need of the worker's shell."""
+
+    def enter(self, client: DoorClient) -> int:
+        """Register a peer; returns the number of its session."""
+
+    def gather(self, number: int, data: bytes) -> None:
+        """A peer has sent bytes."""
+
+    def depart(self, number: int) -> None:
+        """A peer has gone."""
+
+    def handle(self, event: e.Event) -> None:
+        """Pass an event to the machine."""
+
+
+class Door(Protocol):
+    """A server of another protocol."""
+
+    def status(self) -> dict[str, Any]:
+        """Its figures, as JSON-ready values by the names of ``observe.receiver.DoorStatus``."""
+
+    async def close(self, reason: str, seconds: float) -> None:
+        """Answer what waits, and end within some seconds."""
+
+
+class WorkerDoors:
+    """The ground and the open doors of a worker; it is the ground's :class:`~wallaroo_spark.doors.client.Host`."""
+
+    def __init__(self, shell: Shell, state: WorkerState, options: Options, cookie: str) -> None:
+        self._shell = shell
+        self._state = state
+        self._options = options
+        self._cookie = cookie
+        self._slot = state.connections.slot
+        self._open: dict[str, Door] = {}
+        self.ground = Ground(self, options, cookie, self._slot, self._warn)
+
+    async def open(self, stopped: asyncio.Event) -> None:
+        """Open the doors whose port is given, unless ``stopped`` is set meanwhile."""
+        if self._options.http_port is not None:
+            from wallaroo_spark.doors.http.door import open_door
+
+            door = await open_door(self.ground, self._options, self._cookie, stopped)
+            if door is not None:
+                self._open["http"] = door
+                log.info("slot %d: the HTTP door is at %s", self._slot, door.url)
+
+    def tick(self, now: float) -> None:
+        """Time has passed."""
+        self.ground.tick(now)
+
+    async def close(self, reason: str, seconds: float) -> None:
+        """Close all doors."""
+        await asyncio.gather(*(door.close(reason, seconds) for door in self._open.values()))
+
+    def status(self) -> dict[str, Any]:
+        """The figures of each open door, and the ranges that were given up."""
+        return {"dropped_unanswered": self.ground.dropped, "doors": [door.status() for door in self._open.values()]}
+
+    def _warn(self, text: str) -> None:
+        log.warning("slot %d: %s", self._slot, text)
+
+    # As the host of the ground.
+
+    def connect(self, client: DoorClient) -> int:
+        """See :class:`~wallaroo_spark.doors.client.Host`."""
+        number = self._shell.enter(client)
+        self._soon(self._shell.handle, e.Connected(number, client.peer, time.monotonic(), door=True))
+        return number
+
+    def receive(self, number: int, data: bytes) -> None:
+        """See :class:`~wallaroo_spark.doors.client.Host`."""
+        self._shell.gather(number, data)
+
+    def hold(self, number: int, size: int) -> None:
+        """See :class:`~wallaroo_spark.doors.client.Host`."""
+        self._shell.handle(e.Holding(number, size))
+
+    def disconnect(self, number: int) -> None:
+        """See :class:`~wallaroo_spark.doors.client.Host`."""
+        self._soon(self._shell.depart, number)
+
+    def eases(self) -> bool:
+        """See :class:`~wallaroo_spark.doors.client.Host`."""
+        return self._pressure() is Pressure.NONE
+
+    def grows(self) -> bool:
+        """See :class:`~wallaroo_spark.doors.client.Host`."""
+        return self._pressure() is not Pressure.HARD
+
+    def _pressure(self) -> Pressure:
+        return self._state.flow.pressure(self._state.buffer.used)
+
+    def _soon(self, work: Callable[..., None], *args: Any) -> None:
+        asyncio.get_running_loop().call_soon(work, *args)
