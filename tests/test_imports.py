@@ -56,7 +56,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "checkpoint": ("storage", "sidecar"),
     "inner": ("columnar", "transport"),
     "runtime": ("registry", "transport"),
-    "worker": ("protocol", "columnar", "transport", "inner", "runtime"),
+    "worker": ("protocol", "columnar", "transport", "inner", "runtime", "doors"),
+    "doors": ("protocol", "transport"),
     "source": (
         "columnar",
         "registry",

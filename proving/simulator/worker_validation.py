@@ -36,7 +36,9 @@ def validate_worker(state: WorkerState) -> None:
         assert (connection.number in tables.serving) == (connection.phase in _SERVING), connection
         assert connection.open <= connection.streams, connection
         assert not connection.to_ask, connection
-        assert connection.unfinished == (connection.protocol.pending if streaming else 0), connection
+        unfinished = connection.protocol.pending + connection.holding
+        assert connection.unfinished == (unfinished if streaming else 0), connection
+        assert streaming or not connection.holding, connection
         for key in connection.streams:
             assert buffer.streams[key].owner == connection.number, (connection, key)
         assert (connection.deadline is not None) == (connection.number in tables.expiring), connection

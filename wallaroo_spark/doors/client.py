@@ -53,6 +53,9 @@ class Host(Protocol):
     def disconnect(self, number: int) -> None:
         """The session has ended."""
 
+    def count(self, name: str, more: int) -> None:
+        """Add to one of the worker's counters, which ``observe.receiver.WorkerCounts`` declares."""
+
     def eases(self) -> bool:
         """Whether there is memory for a new request."""
 

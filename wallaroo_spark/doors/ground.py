@@ -29,8 +29,6 @@ class Ground:
         self.slot = slot
         self.host = host
         self.clients: dict[str, DoorClient] = {}
-        self.dropped = 0
-        """Planned ranges that were given up, because their client did not come back."""
         self.given_up: dict[StreamKey, tuple[int, int]] = {}
         """The references of the ranges of a stream that were given up here: above the first, up to the second."""
         self._log = log
@@ -90,7 +88,7 @@ class Ground:
             return
         since, _ = self.given_up.get(planned.key, (stream.last, 0))
         self.given_up[planned.key] = (since, end)
-        self.dropped += 1
+        self.host.count("dropped-unanswered", 1)
         self._log(
             f"the client of {planned} has not come back, and was not answered; the batch goes on without the messages "
             f"behind {stream.last} (door.replayTimeout)"

@@ -77,7 +77,7 @@ def doors(options: Options, host: str) -> None:
         raise ConfigurationError(
             f"option http.port: the HTTP door would listen at {host} and accept every "
             "request; set cookie, which is its bearer token, or listen on loopback (host=127.0.0.1)",
-            code="no-secret",
+            code="option-missing",
             option="http.port",
         )
     with needed_by("option http.port", "http"):

@@ -41,8 +41,13 @@ class Shell(Protocol):
 class Door(Protocol):
     """A server of another protocol."""
 
-    def status(self) -> dict[str, Any]:
-        """Its figures, as JSON-ready values by the names of ``observe.receiver.DoorStatus``."""
+    @property
+    def url(self) -> str:
+        """Where it is reached."""
+
+    @property
+    def waiting(self) -> int:
+        """The number of requests that wait for their answer."""
 
     async def close(self, reason: str, seconds: float) -> None:
         """Answer what waits, and end within some seconds."""
@@ -79,8 +84,11 @@ class WorkerDoors:
         await asyncio.gather(*(door.close(reason, seconds) for door in self._open.values()))
 
     def status(self) -> dict[str, Any]:
-        """The figures of each open door, and the ranges that were given up."""
-        return {"dropped_unanswered": self.ground.dropped, "doors": [door.status() for door in self._open.values()]}
+        """The addresses of the open doors, and their requests, by the names of ``observe.receiver.SlotStatus``."""
+        return {
+            "doors": {name: door.url for name, door in self._open.items()},
+            "requests_waiting": sum(door.waiting for door in self._open.values()),
+        }
 
     def _warn(self, text: str) -> None:
         log.warning("slot %d: %s", self._slot, text)
@@ -104,6 +112,10 @@ class WorkerDoors:
     def disconnect(self, number: int) -> None:
         """See :class:`~wallaroo_spark.doors.client.Host`."""
         self._soon(self._shell.depart, number)
+
+    def count(self, name: str, more: int) -> None:
+        """See :class:`~wallaroo_spark.doors.client.Host`."""
+        self._state.connections.counts[name] += more
 
     def eases(self) -> bool:
         """See :class:`~wallaroo_spark.doors.client.Host`."""

@@ -62,10 +62,11 @@ def inspect(state: WorkerState, requests: Iterable[ReadRequest], wanted: Inspect
     connections = state.connections
     most = max(0, min(wanted.most, MOST))
     by_instance = _by_instance(state, held)
+    sessions = connections.streaming.values()
     return {
         "connections": len(connections.by_number),
         "waiting": len(connections.serving) - len(connections.streaming),
-        "credits": sum(max(0, one.protocol.credits.available) for one in connections.streaming.values()),
+        "credits": sum(max(0, one.protocol.credits.available) for one in sessions if not one.door),
         "rows": int(held.rows.sum()),
         "rows_in": state.buffer.rows,
         "rows_out": connections.counts["committed"],

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
 
 from wallaroo_spark import transport
 from wallaroo_spark.doors.ground import Ground
@@ -40,6 +39,7 @@ class HttpDoor:
     def __init__(self, ground: Ground, options: Options, cookie: str) -> None:
         self.listener: Listener | None = None
         self._options = options
+        self._ground = ground
         self._slot = ground.slot
         self._access = Access(cookie, options.http_origins)
         self._requests = Requests(ground, options)
@@ -57,14 +57,10 @@ class HttpDoor:
         scheme = "https" if self._options.tls_certificate else "http"
         return f"{scheme}://{transport.format_address(host, port)}"
 
-    def status(self) -> dict[str, Any]:
-        """Its figures, by the names of ``observe.receiver.DoorStatus``."""
-        return {
-            "name": "http",
-            "address": self.url,
-            "connections": len(self._connections),
-            **self._requests.figures(),
-        }
+    @property
+    def waiting(self) -> int:
+        """The number of requests that wait for their answer."""
+        return self._requests.waiting
 
     async def close(self, reason: str, seconds: float) -> None:
         """Take no new request, and end the connections once their requests are answered."""
@@ -90,7 +86,8 @@ class HttpDoor:
     async def _serve_one(self, connection: Connection) -> bool:
         """Answer one request; returns whether another one may follow."""
         common: dict[str, str] = {}
-        keep = True
+        # Behind bytes that are no request nothing can be read.
+        keep = False
         try:
             head = await connection.head()
             if head is None:
@@ -101,7 +98,7 @@ class HttpDoor:
                 raise Problem("http-full", f"the door has {len(self._connections)} connections (maxSessions)")
             answer = await self._requests.answer(connection, head, self._access)
         except Problem as problem:
-            self._requests.refused += 1
+            self._ground.host.count("door-refusals", 1)
             answer = Answer(problem.status, problem.body(), MEDIA_TYPE)
             answer.fields.update(problem.headers)
         except TransportError:

@@ -127,6 +127,9 @@ class RequestParser:
         head, self._head = self._head, None
         assert head is not None
         head.method = self._parser.get_method().decode("latin-1")
+        if "upgrade" in head.fields and head.method == "POST":
+            # The parser would take the body for the other protocol.
+            raise Problem("http-malformed", "no other protocol is spoken here; leave out Upgrade")
         head.keep_alive = self._parser.should_keep_alive()
         path, _, query = head.target.partition("?")
         head.path = path

@@ -46,8 +46,9 @@ def without(messages: Messages, places: Sequence[int]) -> Messages:
     """The messages at other places than these."""
     gone = set(places)
     kept = [at for at in range(len(messages)) if at not in gone]
-
-    def of(column: Sequence[object] | None) -> list[object] | None:
-        return None if column is None else [column[at] for at in kept]
-
-    return Messages([messages.values[at] for at in kept], of(messages.keys), of(messages.event_times))  # type: ignore[arg-type]
+    keys, times = messages.keys, messages.event_times
+    return Messages(
+        [messages.values[at] for at in kept],
+        None if keys is None else [keys[at] for at in kept],
+        None if times is None else [times[at] for at in kept],
+    )

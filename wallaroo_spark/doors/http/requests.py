@@ -52,25 +52,12 @@ class Requests:
     def __init__(self, ground: Ground, options: Options) -> None:
         self.leaving = ""
         """Why no new request is taken; empty before."""
-        self.refused = 0
+        self.waiting = 0
+        """Requests that wait for a commit, or for a session."""
         self._ground = ground
         self._options = options
         self._repeats = Repeats()
         self._asked_for: OrderedDict[tuple[str, str, int], tuple[Ticket, int]] = OrderedDict()
-        self._waiting = 0
-        self._taken = 0
-        self._messages = 0
-        self._bytes = 0
-
-    def figures(self) -> dict[str, int]:
-        """The figures of a door, as ``observe.receiver.DoorStatus`` names them."""
-        return {
-            "waiting": self._waiting,
-            "requests": self._taken,
-            "messages": self._messages,
-            "bytes": self._bytes,
-            "refused": self.refused,
-        }
 
     async def answer(self, connection: Connection, head: Head, access: Access) -> Answer:
         """The answer to a request, when it is due. Raises :class:`Problem`."""
@@ -130,9 +117,8 @@ class Requests:
         size = sum(map(len, taken.messages.values))
         count = len(taken.messages)
         ticket = self._send(head, instance, stream, taken, token)
-        self._taken += 1
-        self._messages += count
-        self._bytes += size
+        for counter, more in (("door-requests", 1), ("door-messages", count), ("door-bytes", size)):
+            self._ground.host.count(counter, more)
         return await self._answered(head, instance, name, ticket, count, client)
 
     async def _body(self, connection: Connection, head: Head, held: _Held) -> bytes:
@@ -286,12 +272,12 @@ class Requests:
         if ticket.kept is None and seconds > 0:
             done = asyncio.Event()
             ticket.when_done(done.set)
-            self._waiting += 1
+            self.waiting += 1
             try:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(done.wait(), seconds)
             finally:
-                self._waiting -= 1
+                self.waiting -= 1
                 ticket.forget(done.set)
         return ticket.kept is True
 

@@ -243,6 +243,10 @@ def notes(status: ReceiverStatus) -> list[Text]:
             found.append(Text(f"slot {slot.slot}: submission {death.submission} died {ago} ago: {why}", style="yellow"))
         if slot.error:
             found.append(Text(f"slot {slot.slot}: {slot.error}; its inner port must be reachable from here"))
+        for name, url in slot.doors.items():
+            given_up = slot.counts.get("dropped-unanswered", 0)
+            lost = f"; batches went on without {count(given_up)} unanswered ranges" if given_up else ""
+            found.append(Text(f"slot {slot.slot}: {name} at {url}, {count(slot.requests_waiting)} requests wait{lost}"))
         for refusal in slot.refusals[-2:]:
             ago = duration(max(0.0, status.time - refusal.at))
             who = " ".join(part for part in (refusal.instance, refusal.peer) if part)

@@ -148,11 +148,12 @@ class Handshake:
         references = []
         for key, reference in buffer.resumable(connection.instance) if by_instance else ():
             references.append(StreamReference(key.stream_id, reference, buffer.name(key)))
-        window = connections.flow.window(buffer.used, len(connections.streaming))
+        connections.counts["sessions"] += 1
         if connection.door:
             window = DOOR_CREDITS
-        connections.counts["sessions"] += 1
-        connections.counts["credits"] += window
+        else:
+            window = connections.flow.window(buffer.used, len(connections.streaming))
+            connections.counts["credits"] += window
         connections.send(connection, connection.protocol.ok(window, references))
         self._gates.regulate(connection)
 
