@@ -226,7 +226,7 @@ A choice: two renewals may fail before the lease expires.
 """
 
 
-class Stream(Protocol):
+class ServedStream(Protocol):
     """A connection that can be cut."""
 
     def abort(self) -> None:
@@ -237,7 +237,7 @@ class Peer(Protocol):
     """A program that is connected to a service."""
 
     @property
-    def stream(self) -> Stream:
+    def stream(self) -> ServedStream:
         """The connection."""
 
 

@@ -12,7 +12,7 @@ import pytest
 from wallaroo_spark.doors.http.bodies import Taken, take
 from wallaroo_spark.doors.http.encodings import check_encoding, decompressed
 from wallaroo_spark.doors.http.json_body import DOCUMENT_BYTES
-from wallaroo_spark.doors.http.parser import Head
+from wallaroo_spark.doors.http.parser import RequestHead
 from wallaroo_spark.doors.http.problems import Problem
 
 MOST = 1 << 20
@@ -20,7 +20,7 @@ MOST = 1 << 20
 
 def taken(body: bytes, media: str = "application/json", **fields: str) -> Taken:
     named = {name.replace("_", "-"): value for name, value in fields.items()}
-    return take(Head("POST", "/", {**({"content-type": media} if media else {}), **named}), body, "ns", MOST)
+    return take(RequestHead("POST", "/", {**({"content-type": media} if media else {}), **named}), body, "ns", MOST)
 
 
 def refused(body: bytes, media: str = "application/json", **fields: str) -> Problem:
@@ -140,7 +140,7 @@ class TestCloudEvents:
 
     def test_a_time_has_the_unit_of_the_receiver(self) -> None:
         body = json.dumps({**EVENT, "time": "2023-11-14T23:13:20+01:00"}).encode()
-        head = Head("POST", "/", {"content-type": "application/cloudevents+json"})
+        head = RequestHead("POST", "/", {"content-type": "application/cloudevents+json"})
 
         assert take(head, body, "s", MOST).messages.event_times == [1_700_000_000]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wallaroo_spark.doors.http.parser import End, Head, RequestParser
+from wallaroo_spark.doors.http.parser import RequestEnd, RequestHead, RequestParser
 from wallaroo_spark.doors.http.problems import Problem
 
 REQUEST = (
@@ -19,7 +19,7 @@ def bodies(parser: RequestParser) -> list[bytes]:
     for event in parser.events:
         if isinstance(event, bytes):
             body += event
-        elif isinstance(event, End):
+        elif isinstance(event, RequestEnd):
             found.append(body)
             body = b""
     return found
@@ -31,7 +31,7 @@ def test_requests_are_found_however_they_are_cut(size: int) -> None:
     for at in range(0, len(data), size):
         parser.feed(data[at : at + size])
 
-    heads = [event for event in parser.events if isinstance(event, Head)]
+    heads = [event for event in parser.events if isinstance(event, RequestHead)]
     assert bodies(parser) == [b"hello", b"abcde", b"hello"]
     assert heads[0].method == "POST"
     assert heads[0].segments() == ["v1", "streams", "a/b c"]
@@ -61,7 +61,7 @@ def test_what_is_no_request_is_refused(data: bytes) -> None:
 
     assert caught.value.code == "http-malformed"
     parser.feed(REQUEST)
-    assert not any(isinstance(event, End) for event in parser.events)
+    assert not any(isinstance(event, RequestEnd) for event in parser.events)
 
 
 @pytest.mark.parametrize(
@@ -94,6 +94,6 @@ def test_a_head_that_drips_has_the_same_limits() -> None:
 @pytest.mark.parametrize("text", ["x", "-1", "1.5", "9" * 21, "٣"])
 def test_a_number_is_a_whole_number(text: str) -> None:
     with pytest.raises(Problem) as caught:
-        Head("POST", "/", {"wallaroo-token": text}).number("wallaroo-token")
+        RequestHead("POST", "/", {"wallaroo-token": text}).number("wallaroo-token")
 
     assert caught.value.code == "http-field-unreadable"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Collection
 
-from wallaroo_spark.doors.http.parser import Head
+from wallaroo_spark.doors.http.parser import RequestHead
 from wallaroo_spark.doors.http.problems import Problem
 from wallaroo_spark.transport.reach import is_loopback
 
@@ -17,14 +17,14 @@ _FIELDS = (
 _PREFLIGHT_SECONDS = 600
 
 
-class Access:
+class HttpAccess:
     """The checks of a request's head. ``secret`` is the receiver's cookie; empty: none is asked for."""
 
     def __init__(self, secret: str, origins: Collection[str]) -> None:
         self._secret = secret.encode()
         self._origins = frozenset(origins)
 
-    def check_origin(self, head: Head) -> dict[str, str]:
+    def check_origin(self, head: RequestHead) -> dict[str, str]:
         """The fields of the answer for a web page's browser. Raises :class:`Problem` for a page that may not send.
 
         Without a secret the Host must be a loopback address, because a site may have its own name resolved to one.
@@ -52,7 +52,7 @@ class Access:
             "Access-Control-Max-Age": str(_PREFLIGHT_SECONDS),
         }
 
-    def check_secret(self, head: Head) -> None:
+    def check_secret(self, head: RequestHead) -> None:
         """Raises :class:`Problem` unless the request has the token, compared in a time that tells nothing."""
         if not self._secret:
             return

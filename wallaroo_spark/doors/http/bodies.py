@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from wallaroo_spark.doors.client import Messages
 from wallaroo_spark.doors.http import cloud_events
 from wallaroo_spark.doors.http.json_body import begins_array, elements, read_json
-from wallaroo_spark.doors.http.parser import Head
+from wallaroo_spark.doors.http.parser import RequestHead
 from wallaroo_spark.doors.http.problems import Problem
 
 LINES = ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines")
@@ -27,7 +27,7 @@ class Taken:
     """What identifies each message; None where nothing does."""
 
 
-def media_type(head: Head) -> str:
+def media_type(head: RequestHead) -> str:
     """The media type of a body, in lower case and without parameters. Raises :class:`Problem` for one that is not
     known."""
     kind = head.get("content-type").partition(";")[0].strip().lower()
@@ -40,7 +40,7 @@ def media_type(head: Head) -> str:
     raise Problem("http-media-type", f"the Content-Type is {shown}; known are {', '.join(KNOWN)}")
 
 
-def take(head: Head, body: bytes, unit: str, most: int) -> Taken:
+def take(head: RequestHead, body: bytes, unit: str, most: int) -> Taken:
     """The messages of a body. ``unit`` is that of event times, ``most`` the longest message in bytes.
 
     Raises :class:`Problem`.
@@ -63,7 +63,7 @@ def take(head: Head, body: bytes, unit: str, most: int) -> Taken:
     return taken
 
 
-def _taken(head: Head, kind: str, body: bytes, unit: str) -> Taken:
+def _taken(head: RequestHead, kind: str, body: bytes, unit: str) -> Taken:
     if cloud_events.is_binary(head.fields):
         return _events([cloud_events.binary(head.fields, body, unit)])
     if kind == cloud_events.STRUCTURED:
@@ -81,7 +81,7 @@ def _taken(head: Head, kind: str, body: bytes, unit: str) -> Taken:
     return Taken(Messages([body]))
 
 
-def _events(events: list[cloud_events.Event]) -> Taken:
+def _events(events: list[cloud_events.EventMessage]) -> Taken:
     keys = [event.key for event in events]
     times = [event.event_time for event in events]
     messages = Messages(
@@ -92,7 +92,7 @@ def _events(events: list[cloud_events.Event]) -> Taken:
     return Taken(messages, [event.identity for event in events])
 
 
-def _key(head: Head) -> bytes | None:
+def _key(head: RequestHead) -> bytes | None:
     if "wallaroo-key" not in head.fields:
         return None
     try:

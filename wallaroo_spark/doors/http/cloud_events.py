@@ -25,7 +25,7 @@ _UNITS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Event(NamedTuple):
+class EventMessage(NamedTuple):
     """One event as a message."""
 
     value: bytes
@@ -41,7 +41,7 @@ def is_binary(fields: Mapping[str, str]) -> bool:
     return "ce-specversion" in fields
 
 
-def structured(event: Any, body: bytes, unit: str) -> Event:
+def structured(event: Any, body: bytes, unit: str) -> EventMessage:
     """An event in the JSON format; ``body`` are the bytes that were sent. Raises :class:`Problem`."""
     if not isinstance(event, dict):
         raise _broken("an event is a JSON object")
@@ -51,7 +51,7 @@ def structured(event: Any, body: bytes, unit: str) -> Event:
     return _event(attributes, body, unit)
 
 
-def binary(fields: Mapping[str, str], body: bytes, unit: str) -> Event:
+def binary(fields: Mapping[str, str], body: bytes, unit: str) -> EventMessage:
     """An event in the binary mode: attributes in fields, data in the body. Raises :class:`Problem`."""
     attributes = {name[3:]: unquote(value.strip()) for name, value in fields.items() if name.startswith("ce-")}
     if "data" in attributes:
@@ -73,7 +73,7 @@ def binary(fields: Mapping[str, str], body: bytes, unit: str) -> Event:
     return _event(attributes, value, unit)
 
 
-def _event(attributes: Mapping[str, Any], value: bytes, unit: str) -> Event:
+def _event(attributes: Mapping[str, Any], value: bytes, unit: str) -> EventMessage:
     for name in _REQUIRED:
         if not isinstance(attributes.get(name), str) or not attributes[name]:
             raise _broken(f"the attribute {name} is missing, or is no text")
@@ -84,7 +84,9 @@ def _event(attributes: Mapping[str, Any], value: bytes, unit: str) -> Event:
             raise _broken(f"the name of attribute {name[:64]!r} has other characters than a-z and 0-9")
     key = attributes.get("partitionkey")
     identity = f"{attributes['source']}\0{attributes['id']}"
-    return Event(value, str(key).encode() if key is not None else None, _time(attributes.get("time"), unit), identity)
+    return EventMessage(
+        value, str(key).encode() if key is not None else None, _time(attributes.get("time"), unit), identity
+    )
 
 
 def _time(text: Any, unit: str) -> int | None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from http import HTTPStatus
 
-from wallaroo_spark.doors.http.parser import End, Event, Head, RequestParser
+from wallaroo_spark.doors.http.parser import Event, RequestEnd, RequestHead, RequestParser
 from wallaroo_spark.doors.http.problems import Problem
 from wallaroo_spark.transport import ByteStream
 
@@ -27,7 +27,7 @@ class Answer:
             self.fields["Content-Type"] = media
 
 
-class Connection:
+class HttpConnection:
     """The requests of one peer. ``seconds`` is the limit for a head, and for a part of a body."""
 
     def __init__(self, stream: ByteStream, seconds: float) -> None:
@@ -41,7 +41,7 @@ class Connection:
         self._problem: Problem | None = None
         self._first = True
 
-    async def head(self) -> Head | None:
+    async def head(self) -> RequestHead | None:
         """The next request; None when none comes. Raises :class:`Problem` for bytes that are none."""
         loop = asyncio.get_running_loop()
         self.idle = True
@@ -64,7 +64,7 @@ class Connection:
                 ) from None
         self.idle = self._first = False
         head = self._parser.events.popleft()
-        assert isinstance(head, Head), head
+        assert isinstance(head, RequestHead), head
         self.whole = False
         return head
 
@@ -74,7 +74,7 @@ class Connection:
         until, due = loop.time() + self._seconds, PROGRESS_BYTES
         while True:
             event = await self._next(until - loop.time())
-            if isinstance(event, End):
+            if isinstance(event, RequestEnd):
                 self.whole = True
                 return
             assert isinstance(event, bytes), event

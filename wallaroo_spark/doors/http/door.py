@@ -10,8 +10,8 @@ import logging
 
 from wallaroo_spark import transport
 from wallaroo_spark.doors.ground import Ground
-from wallaroo_spark.doors.http.access import Access
-from wallaroo_spark.doors.http.connection import Answer, Connection
+from wallaroo_spark.doors.http.access import HttpAccess
+from wallaroo_spark.doors.http.connection import Answer, HttpConnection
 from wallaroo_spark.doors.http.problems import MEDIA_TYPE, Problem
 from wallaroo_spark.doors.http.requests import Requests
 from wallaroo_spark.errors import TransportError, one_line
@@ -41,9 +41,9 @@ class HttpDoor:
         self._options = options
         self._ground = ground
         self._slot = ground.slot
-        self._access = Access(cookie, options.http_origins)
+        self._access = HttpAccess(cookie, options.http_origins)
         self._requests = Requests(ground, options)
-        self._connections: set[Connection] = set()
+        self._connections: set[HttpConnection] = set()
 
     @property
     def url(self) -> str:
@@ -75,7 +75,7 @@ class HttpDoor:
 
     async def serve(self, stream: ByteStream) -> None:
         """Serve one connection."""
-        connection = Connection(stream, self._options.handshake_timeout)
+        connection = HttpConnection(stream, self._options.handshake_timeout)
         self._connections.add(connection)
         try:
             while await self._serve_one(connection):
@@ -83,7 +83,7 @@ class HttpDoor:
         finally:
             self._connections.discard(connection)
 
-    async def _serve_one(self, connection: Connection) -> bool:
+    async def _serve_one(self, connection: HttpConnection) -> bool:
         """Answer one request; returns whether another one may follow."""
         common: dict[str, str] = {}
         # Behind bytes that are no request nothing can be read.

@@ -21,7 +21,7 @@ FIELDS = 128
 
 
 @dataclass
-class Head:
+class RequestHead:
     """The request line and the fields of a request."""
 
     method: str
@@ -52,11 +52,11 @@ class Head:
         return [unquote(part, errors="strict") for part in self.path.split("/")[1:]]
 
 
-class End:
+class RequestEnd:
     """A request is complete."""
 
 
-Event = Head | bytes | End
+Event = RequestHead | bytes | RequestEnd
 
 
 class RequestParser:
@@ -65,7 +65,7 @@ class RequestParser:
     def __init__(self) -> None:
         self.events: deque[Event] = deque()
         self._parser = httptools.HttpRequestParser(self)
-        self._head: Head | None = None
+        self._head: RequestHead | None = None
         self._head_bytes = 0
         self._count = 0
         self._failed = False
@@ -103,7 +103,7 @@ class RequestParser:
 
     def on_message_begin(self) -> None:
         """A request begins."""
-        self._head, self._head_bytes, self._count = Head("", ""), 0, 0
+        self._head, self._head_bytes, self._count = RequestHead("", ""), 0, 0
 
     def on_url(self, url: bytes) -> None:
         """A part of the target."""
@@ -142,4 +142,4 @@ class RequestParser:
 
     def on_message_complete(self) -> None:
         """The request is complete."""
-        self.events.append(End())
+        self.events.append(RequestEnd())

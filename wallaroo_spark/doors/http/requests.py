@@ -17,11 +17,11 @@ from urllib.parse import quote
 
 from wallaroo_spark.doors.client import DoorClient, DoorStream
 from wallaroo_spark.doors.ground import Ground
-from wallaroo_spark.doors.http.access import Access
+from wallaroo_spark.doors.http.access import HttpAccess
 from wallaroo_spark.doors.http.bodies import Taken, media_type, take
-from wallaroo_spark.doors.http.connection import Answer, Connection
+from wallaroo_spark.doors.http.connection import Answer, HttpConnection
 from wallaroo_spark.doors.http.encodings import check_encoding, decompressed
-from wallaroo_spark.doors.http.parser import Head
+from wallaroo_spark.doors.http.parser import RequestHead
 from wallaroo_spark.doors.http.problems import Problem
 from wallaroo_spark.doors.http.repeats import Repeats, without
 from wallaroo_spark.doors.tickets import Ticket
@@ -59,7 +59,7 @@ class Requests:
         self._repeats = Repeats()
         self._asked_for: OrderedDict[tuple[str, str, int], tuple[Ticket, int]] = OrderedDict()
 
-    async def answer(self, connection: Connection, head: Head, access: Access) -> Answer:
+    async def answer(self, connection: HttpConnection, head: RequestHead, access: HttpAccess) -> Answer:
         """The answer to a request, when it is due. Raises :class:`Problem`."""
         if head.method == "OPTIONS":
             await _skip(connection)
@@ -89,7 +89,7 @@ class Requests:
                 )
         raise Problem("http-no-such-path", "there is POST and GET /v1/streams/NAME; GET / shows how to send")
 
-    async def _post(self, connection: Connection, head: Head, name: str) -> Answer:
+    async def _post(self, connection: HttpConnection, head: RequestHead, name: str) -> Answer:
         media_type(head)
         check_encoding(head.get("content-encoding"))
         token = self._token(head)
@@ -102,7 +102,7 @@ class Requests:
         if not self._ground.host.eases():
             raise Problem("http-full", "the worker's memory is full (memoryBudget); send again")
         client = await self._opened(instance, head)
-        held = _Held(client)
+        held = _HeldBytes(client)
         try:
             if head.get("expect").lower() == "100-continue":
                 connection.go_on()
@@ -121,7 +121,7 @@ class Requests:
             self._ground.host.count(counter, more)
         return await self._answered(head, instance, name, ticket, count, client)
 
-    async def _body(self, connection: Connection, head: Head, held: _Held) -> bytes:
+    async def _body(self, connection: HttpConnection, head: RequestHead, held: _HeldBytes) -> bytes:
         """The whole body, decompressed. Its bytes count as used memory while they come."""
         chunks: list[bytes] = []
         size = 0
@@ -142,12 +142,12 @@ class Requests:
             await asyncio.sleep(0)
         return b"".join(chunks)
 
-    def _grow(self, held: _Held, size: int) -> None:
+    def _grow(self, held: _HeldBytes, size: int) -> None:
         held.add(size)
         if not self._ground.host.grows():
             raise Problem("http-full", "the worker's memory is full (memoryBudget) within this request; send again")
 
-    def _send(self, head: Head, instance: str, stream: DoorStream, taken: Taken, token: int | None) -> Ticket:
+    def _send(self, head: RequestHead, instance: str, stream: DoorStream, taken: Taken, token: int | None) -> Ticket:
         """Have the worker take the messages that it does not have; the ticket is kept when all are committed."""
         if token is not None:
             return self._send_with_token(instance, stream, taken, token)
@@ -191,7 +191,7 @@ class Requests:
         return stream.wait(token) if known else stream.send(taken.messages, token, step=0)
 
     async def _answered(
-        self, head: Head, instance: str, name: str, ticket: Ticket, count: int, client: DoorClient
+        self, head: RequestHead, instance: str, name: str, ticket: Ticket, count: int, client: DoorClient
     ) -> Answer:
         prefer = head.get("prefer").lower()
         seconds = self._options.http_timeout
@@ -214,7 +214,7 @@ class Requests:
             answer.fields["Preference-Applied"] = "respond-async"
         return answer
 
-    async def _poll(self, head: Head, name: str, reference: str) -> Answer:
+    async def _poll(self, head: RequestHead, name: str, reference: str) -> Answer:
         instance = self._instance(head.query.get("instance", ""), 0)
         text = head.query.get("wait", "0")
         if not re.fullmatch(r"\d{1,4}(\.\d{1,3})?", text):
@@ -238,7 +238,7 @@ class Requests:
         )
         return answer
 
-    async def _position(self, head: Head, name: str) -> Answer:
+    async def _position(self, head: RequestHead, name: str) -> Answer:
         instance = self._instance(head.get("wallaroo-instance") or head.query.get("instance", ""), 0)
         client = await self._opened(instance, head)
         return _json(
@@ -246,7 +246,7 @@ class Requests:
             {"stream": name, "instance": instance.removeprefix(f"{DOOR}/"), "committed": client.committed(name)},
         )
 
-    async def _opened(self, instance: str, head: Head) -> DoorClient:
+    async def _opened(self, instance: str, head: RequestHead) -> DoorClient:
         """The session of an instance, once it is open. Raises :class:`Problem` when it does not open."""
         client = self._ground.client(instance)
         if not await self._kept(client.opening, OPEN_SECONDS):
@@ -255,7 +255,7 @@ class Requests:
             raise Problem("http-not-ready", "the worker is not ready: no query reads the receiver yet; send again")
         return client
 
-    def _lost(self, client: DoorClient, head: Head, reason: str) -> Problem:
+    def _lost(self, client: DoorClient, head: RequestHead, reason: str) -> Problem:
         """Why a request cannot be answered: another worker has its instance, or the session has ended."""
         if client.slot is None or client.slot == self._ground.slot:
             return Problem("http-send-again", f"{reason}; send again")
@@ -281,7 +281,7 @@ class Requests:
                 ticket.forget(done.set)
         return ticket.kept is True
 
-    def _token(self, head: Head) -> int | None:
+    def _token(self, head: RequestHead) -> int | None:
         token = head.number("wallaroo-token")
         if token is not None and not 0 < token <= GREATEST_TOKEN:
             raise Problem("http-field-unreadable", f"wallaroo-token is {token}; it is 1 to {GREATEST_TOKEN}")
@@ -303,7 +303,7 @@ class Requests:
             )
         return instance
 
-    def _page(self, head: Head) -> bytes:
+    def _page(self, head: RequestHead) -> bytes:
         host = head.get("host") or "127.0.0.1"
         scheme = "https" if self._options.tls_certificate else "http"
         secret = " -H 'Authorization: Bearer COOKIE'" if self._options.cookie else ""
@@ -316,7 +316,7 @@ class Requests:
         ).encode()
 
 
-class _Held:
+class _HeldBytes:
     """The bytes of a request that is not complete, counted for a session."""
 
     def __init__(self, client: DoorClient) -> None:
@@ -335,7 +335,7 @@ class _Held:
             self._client.hold(-size)
 
 
-async def _skip(connection: Connection) -> None:
+async def _skip(connection: HttpConnection) -> None:
     """Read the body of a request that has none to speak of."""
     size = 0
     async for chunk in connection.body():
