@@ -84,6 +84,7 @@ def up(
         wallaroo-spark dev up
         wallaroo-spark dev up --frames --capture shop.capture
         wallaroo-spark dev up --folder dev --set messageIds=opaque
+        wallaroo-spark dev up --set http.port=8080
     """
     from wallaroo_spark.options import Options
 
@@ -127,7 +128,11 @@ def _run(home: Path, listen: str, options: dict[str, str], view: _View, watcher:
                     writer = receiver.stream().writeStream.foreachBatch(batches.collect)
                     query = receiver.start_query(writer, checkpoint=str(home / "checkpoint"))
                     signals.gentle = True
-                    view.ready(proxy.address, receiver.options.cookie, receiver.registry_url, receiver.page_address)
+                    port = receiver.options.http_port
+                    door = f"http://{_HOST}:{port}" if port else ""
+                    view.ready(
+                        proxy.address, receiver.options.cookie, receiver.registry_url, receiver.page_address, door
+                    )
                     while signals.received is None:
                         view.show(batches.committed())
                         if (error := query.exception()) is not None:
@@ -136,6 +141,12 @@ def _run(home: Path, listen: str, options: dict[str, str], view: _View, watcher:
                     view.show(batches.committed())
             finally:
                 spark.stop()
+
+
+def _curl(door: str, cookie: str) -> str:
+    """A line with which a person may send by HTTP."""
+    secret = f" -H 'Authorization: Bearer {cookie}'" if cookie else ""
+    return f"  or:     curl {door}/v1/streams/orders{secret} -H 'Content-Type: text/plain' -d hello"
 
 
 @dataclass(frozen=True)
@@ -189,8 +200,8 @@ class _View:
         """Print a line about the program itself."""
         self._print(json.dumps({"info": text}) if self._as_json else text)
 
-    def ready(self, address: str, cookie: str, registry: str, page: str) -> None:
-        """Connectors may connect now."""
+    def ready(self, address: str, cookie: str, registry: str, page: str, door: str = "") -> None:
+        """Connectors may connect now, and HTTP clients where there is a ``door``."""
         if self._as_json:
             self._print(json.dumps({"address": address, "cookie": cookie, "registry": registry, "page": page}))
             return
@@ -199,6 +210,7 @@ class _View:
             f"  by registry: {registry}, receiver 'dev'",
             *([f"  status page: {page}"] if page else []),
             f"  try it: echo hello | wallaroo-spark send - --workers {address} --cookie {cookie}",
+            *([_curl(door, cookie)] if door else []),
             "Rows are printed once they are committed. Ctrl-C ends.",
         ]
         self._print("\n".join(lines))

@@ -79,7 +79,7 @@ class Messages:
     values: list[bytes]
     """The payload of each."""
     keys: Sequence[bytes | None] | None = None
-    """The key of each; None: none has one."""
+    """One for each message, None where it has none; None: no message has one."""
     event_times: Sequence[int | None] | None = None
     """The event time of each, in the unit of the option ``eventTimeUnit``; None: none has one."""
 
