@@ -25,7 +25,7 @@ CHARACTERS = 200
 _SHOWN = 5
 """Number of values kept of a collection."""
 
-_FREQUENT = frozenset({e.Received, e.Wanted, e.ReadBegan, e.Tick})
+_FREQUENT = frozenset({e.Received, e.Holding, e.Wanted, e.ReadBegan, e.Tick})
 _QUIET = frozenset({e.Send, e.WakeReaders, e.WakeDriver, e.SetReading})
 
 
