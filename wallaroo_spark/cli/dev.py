@@ -128,8 +128,8 @@ def _run(home: Path, listen: str, options: dict[str, str], view: _View, watcher:
                     writer = receiver.stream().writeStream.foreachBatch(batches.collect)
                     query = receiver.start_query(writer, checkpoint=str(home / "checkpoint"))
                     signals.gentle = True
-                    port = receiver.options.http_port
-                    door = f"http://{_HOST}:{port}" if port else ""
+                    http_port = receiver.options.http_port
+                    door = f"http://{_HOST}:{http_port}" if http_port else ""
                     view.ready(
                         proxy.address, receiver.options.cookie, receiver.registry_url, receiver.page_address, door
                     )
