@@ -193,15 +193,6 @@ class HadoopHandler(fs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has 
         """Delete a folder and its content."""
         self._delete(path, True)
 
-    def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:
-        """Delete the content of a folder."""
-        for info in self.get_file_info_selector(fs.FileSelector(path, allow_not_found=missing_dir_ok)):
-            self._delete(info.path, True)
-
-    def delete_root_dir_contents(self) -> None:
-        """Raise NotImplementedError: this package never deletes a whole file system."""
-        raise NotImplementedError("deleting a whole file system is not supported")
-
     def delete_file(self, path: str) -> None:
         """Delete a file."""
         self._delete(path, False)
@@ -234,19 +225,11 @@ class HadoopHandler(fs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has 
                 self.delete_file(dest)
             self.move(src, dest)
 
-    def copy_file(self, src: str, dest: str) -> None:
-        """Raise NotImplementedError: this package copies no files."""
-        raise NotImplementedError("copying files is not supported")
-
     def open_input_stream(self, path: str) -> Any:
         """Open a file for reading from its beginning."""
         with translated(path):
             stream = self._filesystem.open(self._path(path))
         return pa.PythonFile(io.BufferedReader(_Input(stream, path), _CHUNK_BYTES), mode="r")
-
-    def open_input_file(self, path: str) -> Any:
-        """Raise NotImplementedError: files are only read from their beginning."""
-        raise NotImplementedError("random access is not supported; use open_input_stream")
 
     def open_output_stream(self, path: str, metadata: Any) -> Any:
         """Open a file for writing, replacing an existing file; folders above it are created."""
@@ -254,9 +237,10 @@ class HadoopHandler(fs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has 
             stream = self._filesystem.create(self._path(path), True)
         return pa.PythonFile(io.BufferedWriter(_Output(stream, path), _CHUNK_BYTES), mode="w")
 
-    def open_append_stream(self, path: str, metadata: Any) -> Any:
-        """Raise NotImplementedError: this package appends to no files."""
-        raise NotImplementedError("appending to files is not supported")
+    def _unsupported(self, *_: object) -> Any:
+        raise NotImplementedError("files are not copied, appended to or read at random, and folders are not emptied")
+
+    delete_dir_contents = delete_root_dir_contents = copy_file = open_input_file = open_append_stream = _unsupported
 
     def _delete(self, path: str, recursive: bool) -> None:
         with translated(path):

@@ -48,7 +48,7 @@ def test_a_column_makes_times_of_two_parts_and_a_message_for_each(topic_log: Top
         ((7, 3), [{"hour": 3, "a": "y"}]),
         ((7, 5), [{"hour": 5, "a": "x"}, {"hour": 5, "a": "z"}]),
     ]
-    assert TopicManifest(7, (file,)).times() == {(7, 3), (7, 5)}
+    assert {time for time, _ in file.parts} == {(7, 3), (7, 5)}
 
 
 @given(batches=st.lists(st.lists(st.integers(0, 3), max_size=30), max_size=4))

@@ -8,7 +8,7 @@ import pytest
 
 from wallaroo_spark.errors import CheckpointError, SinkError
 from wallaroo_spark.sinks import Prepared, Transaction
-from wallaroo_spark.sinks.two_phase.decision_log import DecisionLog, LoggedBatch, read_names, superfluous
+from wallaroo_spark.sinks.two_phase.decision_log import DecisionLog, LoggedBatch, finished_batches, read_names
 
 FOLDER = "_wallaroo/sinks/orders"
 
@@ -82,8 +82,8 @@ def test_names_of_other_files_are_passed_over() -> None:
     found = read_names(["1.0.json", "1.finished", "02.0.json", "x", "3.json", "4.finished.json", "5.2.json"])
 
     assert found == {1: LoggedBatch({0}, True), 5: LoggedBatch({2})}
-    assert superfluous(found, 1) == []
-    assert superfluous({n: LoggedBatch(set(), True) for n in range(4)}, 2) == [0, 1]
+    assert finished_batches(found) == [1]
+    assert finished_batches({n: LoggedBatch(set(), n != 2) for n in (3, 2, 0, 1)}) == [0, 1, 3]
 
 
 @pytest.mark.parametrize(

@@ -75,10 +75,6 @@ class TopicManifest:
         """The files of publisher ``partition`` of ``partitions`` publishers."""
         return tuple(file for file in self.files if file.partition % partitions == partition)
 
-    def times(self) -> set[Time]:
-        """All times of the batch's rows."""
-        return {time for file in self.files for time, _ in file.parts}
-
     def to_json(self) -> bytes:
         """Encode as the manifest file."""
         values = {"version": VERSION, "batch": self.batch, "files": [vars(file) for file in self.files]}

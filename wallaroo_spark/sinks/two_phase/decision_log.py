@@ -53,10 +53,9 @@ def read_names(names: Iterable[str]) -> dict[int, LoggedBatch]:
     return batches
 
 
-def superfluous(batches: dict[int, LoggedBatch], keep: int) -> list[int]:
-    """Return the numbers of the finished batches that may be deleted: all but the newest ``keep``."""
-    finished = sorted(number for number, batch in batches.items() if batch.finished)
-    return finished[: max(0, len(finished) - keep)]
+def finished_batches(batches: dict[int, LoggedBatch]) -> list[int]:
+    """Return the numbers of the finished batches, sorted."""
+    return sorted(number for number, batch in batches.items() if batch.finished)
 
 
 def sinks_of(location: str) -> list[dict[str, Any]]:
@@ -132,8 +131,8 @@ class DecisionLog:
 
     def forgotten(self, batch: int) -> bool:
         """Whether the batch is older than all kept batches, so that the log no longer has its decision."""
-        finished = [number for number, known in self._batches.items() if known.finished]
-        return len(finished) >= self._keep and batch < min(finished)
+        finished = finished_batches(self._batches)
+        return len(finished) >= self._keep and batch < finished[0]
 
     def newest(self) -> tuple[int, str] | None:
         """Return the newest batch in the log and its state: ``"finished"``, ``"committed"`` or ``"aborted"``."""
@@ -176,7 +175,7 @@ class DecisionLog:
         self._folder.create(f"{batch}.finished", b"")
         self._batches.setdefault(batch, LoggedBatch()).finished = True
         self._committed.pop(batch, None)
-        for old in superfluous(self._batches, self._keep):
+        for old in finished_batches(self._batches)[: -self._keep]:
             for try_number in self._batches[old].tries:
                 self._folder.delete(f"{old}.{try_number}.json")
             # Last, because without this file the batch would count as unfinished.
