@@ -16,7 +16,7 @@ import socket
 import threading
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from wallaroo_spark import transport
@@ -169,8 +169,7 @@ class ServiceThread:
 
     def __init__(self, service: ServiceShell[Any, Any], name: str) -> None:
         self._service = service
-        self._error: BaseException | None = None
-        self._done = threading.Event()
+        self._ended: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def __enter__(self) -> Self:
@@ -179,22 +178,20 @@ class ServiceThread:
 
     def __exit__(self, *_: object) -> None:
         self._service.stop_from_outside("its task was ended")
-        self._done.wait(END_SECONDS)
+        wait([self._ended], END_SECONDS)
 
     def alive(self, seconds: float) -> bool:
         """Wait for at most ``seconds``; return whether the service still runs. Raises the error that ended it."""
-        self._done.wait(seconds)
-        if self._error is not None:
-            raise self._error
-        return not self._done.is_set()
+        ended, _ = wait([self._ended], seconds)
+        for one in ended:
+            one.result()
+        return not ended
 
     def _run(self) -> None:
         try:
-            asyncio.run(self._service.run())
+            self._ended.set_result(asyncio.run(self._service.run()))
         except BaseException as error:
-            self._error = error
-        finally:
-            self._done.set()
+            self._ended.set_exception(error)
 
 
 def serve(service: ServiceThread, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
