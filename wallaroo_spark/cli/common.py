@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from wallaroo_spark.errors import printable
+from wallaroo_spark.errors import WallarooError, printable
 from wallaroo_spark.transport import parse_address
 
 if TYPE_CHECKING:
@@ -137,6 +137,14 @@ def console() -> Console:
 
     found = Console(highlight=False, markup=False, emoji=False)
     return found if found.is_terminal else Console(highlight=False, markup=False, emoji=False, width=WIDE)
+
+
+def reason_of(error: Exception) -> str:
+    """An error in one line: one of this package as it is, another one with its type."""
+    if isinstance(error, WallarooError):
+        return str(error)
+    text = " ".join(str(error).split())[:300]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def exit_unless(sound: bool, problem: str = "") -> None:

@@ -95,14 +95,15 @@ def _of_profile(
         raise ConfigurationError(
             f"the file of profiles {path} cannot be read: {error}", code="config-invalid"
         ) from None
-    contexts = content.get("contexts", {})
+    contexts = content.get("contexts")
+    contexts = contexts if isinstance(contexts, dict) else {}
     chosen = named or content.get("context", "")
     if not chosen:
         return {}
-    if not isinstance(contexts, dict) or not isinstance(contexts.get(chosen), dict):
-        known = ", ".join(sorted(contexts)) if isinstance(contexts, dict) and contexts else "none"
+    profile = contexts.get(chosen)
+    if not isinstance(profile, dict):
+        known = ", ".join(sorted(contexts)) or "none"
         raise ConfigurationError(f"profile {chosen!r} is not in {path}; it has {known}", code="profile-unknown")
-    profile: dict[str, Any] = contexts[chosen]
     own = profile.get(verb, {})
     general = {_name(key): value for key, value in profile.items() if not isinstance(value, dict)}
     special = {_name(key): value for key, value in own.items()} if isinstance(own, dict) else {}

@@ -25,7 +25,7 @@ try:
 except ModuleNotFoundError:
     sys.exit(f"Error: the command line needs click; run: {command(['cli'])}")
 
-from wallaroo_spark.cli.common import DEBUG, INTERRUPTED, debug_option
+from wallaroo_spark.cli.common import DEBUG, INTERRUPTED, debug_option, reason_of
 from wallaroo_spark.cli.defaults import defaults
 
 ROOM = "wallaroo_spark.cli"
@@ -99,10 +99,8 @@ def _sentence(error: Exception, verb: str) -> click.ClickException:
             return _missing(error, verb)
     if isinstance(error, WallarooError):
         return click.ClickException(str(error))
-    first = (str(error).splitlines() or [""])[0][:300]
-    problem = f"{type(error).__name__}: {first}" if first else type(error).__name__
     return click.ClickException(
-        f"this is a defect of wallaroo-spark ({problem}); "
+        f"this is a defect of wallaroo-spark ({reason_of(error)}); "
         "run it again with --debug to get the traceback, and report that"
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from wallaroo_spark.cli.common import reason_of
 from wallaroo_spark.errors import WallarooError
 
 State = Literal["ok", "note", "problem"]
@@ -49,7 +50,5 @@ def explained(subject: str, check: Iterator[Finding]) -> Iterator[Finding]:
 
 def of_error(subject: str, error: Exception) -> Finding:
     """The finding of a check that has failed."""
-    if isinstance(error, WallarooError):
-        return problem(subject, str(error))
-    text = " ".join(str(error).split())[:300] or type(error).__name__
-    return problem(subject, f"the check failed: {type(error).__name__}: {text}")
+    failed = "" if isinstance(error, WallarooError) else "the check failed: "
+    return problem(subject, f"{failed}{reason_of(error)}")

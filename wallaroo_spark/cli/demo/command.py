@@ -11,7 +11,6 @@ import json
 import os
 import secrets
 import signal
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +26,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from wallaroo_spark.cli.common import RecentRate
+from wallaroo_spark.cli.common import RecentRate, exit_unless
 from wallaroo_spark.cli.sessions import standard_error_to
 from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.connector import Connector, FeedProgress, FeedResult, Lines
@@ -97,7 +96,7 @@ def demo(
     _report(console, plan, result, matching)
     if as_json:
         click.echo(json.dumps(result.counts()))
-    sys.exit(0 if result.clean and matching else 1)
+    exit_unless(result.clean and matching)
 
 
 def _prepare(console: Console, folder: Path, files: tuple[Path, ...], messages: int, kill_worker: bool) -> DemoPlan:

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from wallaroo_spark.cli.common import reason_of
 from wallaroo_spark.cli.support.cleaning import Cleaner
-from wallaroo_spark.errors import ConfigurationError, WallarooError
+from wallaroo_spark.errors import ConfigurationError
 
 PART_SECONDS = 60.0
 """The longest wait for one part. A choice: Redis, workers and file systems have shorter limits of their own."""
@@ -38,9 +39,11 @@ class Bundle:
         def run() -> None:
             try:
                 answers.append(part())
+            except ModuleNotFoundError as error:
+                reasons.append(f"{error.name} is not installed here")
             except Exception as error:
                 # A part calls Redis clients, Spark's storage and other programs, each with errors of its own.
-                reasons.append(_reason(error))
+                reasons.append(reason_of(error))
 
         thread = threading.Thread(target=run, name=f"support-{name}", daemon=True)
         thread.start()
@@ -98,12 +101,3 @@ def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
     entry = tarfile.TarInfo(name)
     entry.size, entry.mtime, entry.mode = len(data), int(time.time()), 0o600
     archive.addfile(entry, io.BytesIO(data))
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, ModuleNotFoundError):
-        return f"{error.name} is not installed here"
-    if isinstance(error, WallarooError):
-        return str(error)
-    text = " ".join(str(error).split())[:300]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
