@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
+from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
@@ -17,6 +18,7 @@ from wallaroo_spark.extras import needed_by
 from wallaroo_spark.observe.server.access import PageAddress
 from wallaroo_spark.options import Options, resolve_secret
 from wallaroo_spark.receiver import writers
+from wallaroo_spark.receiver.running import RunningQuery
 from wallaroo_spark.transport import advertised
 from wallaroo_spark.transport.reach import is_loopback
 
@@ -99,12 +101,40 @@ def synchronous(writer: Any, holes: tuple[int, ...], checkpoint: str) -> None:
     run used asynchronous progress tracking.
     """
     if (writers.option(writer, _ASYNC_OPTION) or "false").lower() == "true":
-        raise ConfigurationError(
-            "with asyncProgressTrackingEnabled a planned range may change, so messages could be lost; remove the "
-            "option",
-            code="async-progress",
-        )
+        raise _asynchronous()
     without_holes(holes, checkpoint)
+
+
+def _asynchronous() -> ConfigurationError:
+    return ConfigurationError(
+        "with asyncProgressTrackingEnabled a planned range may change, so messages could be lost; remove the option",
+        code="async-progress",
+    )
+
+
+def adoptable(query: RunningQuery, *, fsync: bool) -> None:
+    """Refuse a running query that no receiver may follow; ``fsync`` is whether the option is set."""
+    if query.asynchronous:
+        raise _asynchronous()
+    if query.trigger == writers.ONCE:
+        raise _once()
+    if not query.batches:
+        raise ConfigurationError(
+            "it does not run in micro-batches, so it has no log of committed batches; leave .trigger(continuous=…) out",
+            code="query-not-started",
+        )
+    if query.temporary:
+        raise ConfigurationError(
+            "it has no checkpoint of its own, and Spark deletes the temporary one when the query ends, so a query that "
+            "is started again would not know what was acknowledged; give .option('checkpointLocation', …)",
+            code="query-not-started",
+        )
+    if fsync:
+        raise ConfigurationError(
+            "with the option fsync the receiver has to check the files of the checkpoint before Spark reads them; "
+            "start the query with receiver.start_query",
+            code="query-not-started",
+        )
 
 
 def without_holes(holes: tuple[int, ...], checkpoint: str) -> None:
@@ -121,11 +151,15 @@ def without_holes(holes: tuple[int, ...], checkpoint: str) -> None:
 def trigger(writer: Any) -> None:
     """Refuse ``Trigger.Once``, under which Spark plans its only batch before any connector can connect."""
     if writers.runs_once(writer):
-        raise ConfigurationError(
-            "the trigger Once plans its batch before a connector has sent anything, so it would read nothing; "
-            "use .trigger(availableNow=True), which waits until the connectors are quiet",
-            code="trigger-once",
-        )
+        raise _once()
+
+
+def _once() -> ConfigurationError:
+    return ConfigurationError(
+        "the trigger Once plans its batch before a connector has sent anything, so it would read nothing; "
+        "use .trigger(availableNow=True), which waits until the connectors are quiet",
+        code="trigger-once",
+    )
 
 
 def receivers(name: str, read: Collection[str], running: Collection[str]) -> None:
@@ -145,6 +179,19 @@ def receivers(name: str, read: Collection[str], running: Collection[str]) -> Non
         raise ConfigurationError(
             f"the query also reads receiver {_names(missing)}, which this program does not run; start that receiver in "
             "this program before the query, or remove its stream from the query",
+            code="query-of-other-receiver",
+        )
+
+
+def one_of_name(name: str, running: Collection[str]) -> None:
+    """Refuse to adopt a query while this program runs several receivers of a name.
+
+    ``running`` are the names of all of them. A query shows only the name of a receiver that it reads.
+    """
+    if Counter(running)[name] > 1:
+        raise ConfigurationError(
+            f"this program runs several receivers with the name {name!r}, and a query shows only the name of the one "
+            "that it reads; give each its own name, or start the query with start_query of the one that it reads",
             code="query-of-other-receiver",
         )
 

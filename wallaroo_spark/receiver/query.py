@@ -22,6 +22,7 @@ from wallaroo_spark.observe.query_facts import QueryFacts
 from wallaroo_spark.options import Options
 from wallaroo_spark.receiver import checks, writers
 from wallaroo_spark.receiver.announcer import Announcer
+from wallaroo_spark.receiver.running import RunningQuery
 from wallaroo_spark.registry import NO_QUERY, QUERY_STARTS, Registry
 from wallaroo_spark.runtime.file_manager import quick_on_local_disk
 from wallaroo_spark.runtime.handle import Waits
@@ -166,6 +167,11 @@ class FedQuery:
         self._waits.hold(lambda: checkpoints.lock(files.key, owner, seconds), seconds, in_use)
         self.files, self._lock_owner = files, owner
 
+    def expect(self) -> None:
+        """A query that runs already is about to be adopted: its source waits meanwhile."""
+        self._starts = True
+        self._try_to_renew()
+
     def begin(self, trigger: str, synced: SyncedBatches | None) -> None:
         """Send the workers the references from which the query continues, and create the watcher."""
         files, registry, announcer = self.files, self._registry, self._announcer
@@ -279,6 +285,37 @@ def start_query(
             one.stop()
         raise
     return query
+
+
+def adopt_query(fed: Sequence[FedQuery], running: RunningQuery, spark: Any, waits: Waits) -> None:
+    """Follow a query that Spark's own ``.start()`` began, and that reads these receivers.
+
+    The sources of the receivers plan nothing before :meth:`FedQuery.started`, so the query commits nothing meanwhile.
+    After an error nothing is followed, and the query is left to its sources, which fail with that error.
+    """
+    for one in fed:
+        one.require_none()
+    for one in fed:
+        one.stop()
+    try:
+        for one in fed:
+            one.expect()
+        files = CheckpointFiles(running.checkpoint, spark)
+        checks.without_holes(files.holes(), files.identity)
+        checks.same_receivers(files.identity, files.receivers(), running.receivers)
+        for one in fed:
+            one.lock(CheckpointFiles(running.checkpoint, spark), fed[0].owner)
+        require_own(spark, running.query, files, running.checkpoint, waits.stopping)
+        for one in fed:
+            one.begin(writers.in_words(running.trigger), None)
+    except BaseException:
+        for one in fed:
+            one.stop()
+        raise
+    for one in fed:
+        one.started(running.query)
+    for one in fed:
+        one.follow()
 
 
 def _synced(files: CheckpointFiles, wanted: bool, writer: Any, spark: Any) -> SyncedBatches | None:

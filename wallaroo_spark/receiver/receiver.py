@@ -45,11 +45,13 @@ from wallaroo_spark.observe.server.page_server import PageServer
 from wallaroo_spark.observe.surroundings import Surroundings
 from wallaroo_spark.options import Options, public_name, resolve_secret
 from wallaroo_spark.receiver import checks, writers
+from wallaroo_spark.receiver.adoption import Adopter
 from wallaroo_spark.receiver.announcer import Announcer
-from wallaroo_spark.receiver.query import FedQuery, start_query
+from wallaroo_spark.receiver.query import FedQuery, adopt_query, start_query
+from wallaroo_spark.receiver.running import RunningQuery
 from wallaroo_spark.receiver.traces import Tracer
 from wallaroo_spark.receiver.traces import require as require_traces
-from wallaroo_spark.registry import Registry
+from wallaroo_spark.registry import NO_QUERY, Registry
 from wallaroo_spark.runtime import spark_checks
 from wallaroo_spark.runtime.handle import DriverHandle
 from wallaroo_spark.runtime.logs import LogSettings, least_level, log_to_stderr, secrets_of
@@ -66,8 +68,12 @@ log = one_line("wallaroo_spark.receiver")
 _running: weakref.WeakSet[Receiver] = weakref.WeakSet()
 """The started receivers of this program: a query may read several of them."""
 
+_adopting = threading.Lock()
+
 REPORT_SECONDS = 1.0
 """How often the driver's report is written to the registry. A choice: a person looks about as often."""
+_ADOPTION_WAIT_SECONDS = 1.0
+"""How long one look for queries waits while this receiver is starting a query or stopping. The next look follows."""
 BUSY_SECONDS = 15.0
 """How long another receiver of the query may take to start or stop. A choice that bounds the start of the query."""
 
@@ -102,6 +108,7 @@ class Receiver(DriverHandle):
         super().__init__(name, spark, self.options.registry, self.options.lease_seconds)
         self._fed = FedQuery(name, self.owner, self.options, spark, self._waits, self._renew_all)
         self._announcer: Announcer | None = None
+        self._adopter: Adopter | None = None
         self._page: PageServer | None = None
         self._monitor: Monitor | None = None
         self._surroundings = Surroundings()
@@ -288,6 +295,7 @@ class Receiver(DriverHandle):
     def _ends(self) -> Sequence[Callable[[], Any]]:
         _running.discard(self)
         return (
+            lambda: self._end("_adopter"),
             self._end_watching,
             self._fed.stop,
             self._count_last,
@@ -404,6 +412,10 @@ class Receiver(DriverHandle):
             self._tracer.start()
         if trust is not None:
             self._verify_workers(self._announcer)
+        self._adopter = Adopter(
+            self.name, self._spark, lambda: self._fed.state, self._is_read_by, self._adopt, self._publish
+        )
+        self._adopter.start()
 
     def _verify_workers(self, announcer: Announcer) -> None:
         """Raise :class:`ConfigurationError` if a worker's certificate cannot be verified.
@@ -446,13 +458,48 @@ class Receiver(DriverHandle):
         with self._publishing:
             if registry is not None:
                 workers, token = str(self.options.workers), status_token(self._token)
+                # The time of the look is read before the state that follows from it.
+                adopter = self._adopter
+                looked = f"{adopter.looked:.6f}" if adopter is not None else "0"
+                state, refused = self._fed.state, adopter.refused if adopter is not None else ""
                 files = self._fed.files
                 place = files.place if files is not None else ""
-                fleet = {"status_token": token, "workers": workers, "query": self._fed.state, "checkpoint": place}
-                registry.publish_fleet(fleet)
+                fleet = {"status_token": token, "workers": workers, "query": state, "checkpoint": place}
+                registry.publish_fleet({**fleet, "looked": looked, "refused": refused})
                 if time.monotonic() - self._reported_at >= REPORT_SECONDS or self._fed.state != self._reported_query:
                     registry.publish_report(self._report().to_text())
                     self._reported_at, self._reported_query = time.monotonic(), self._fed.state
+
+    def _is_read_by(self, query: RunningQuery) -> bool:
+        """Whether a running query reads this receiver, and not one of the same name on another registry."""
+        for source in query.sources:
+            if source["receiver"] != self.name:
+                continue
+            given = {"registry": self.registry_url, "token": self._token}
+            with contextlib.suppress(ConfigurationError):
+                if all(resolve_secret(source.get(name, ours)) == ours for name, ours in given.items()):
+                    return True
+        return False
+
+    def _adopt(self, query: RunningQuery) -> bool:
+        """Follow a query that Spark's own ``.start()`` began; False while this receiver is starting or stopping.
+
+        Raises :class:`WallarooError` when the query cannot be followed.
+        """
+        with contextlib.ExitStack() as held:
+            # One adoption at a time, because a query may read several receivers.
+            for lock in (_adopting, self._lifecycle):
+                if not lock.acquire(timeout=_ADOPTION_WAIT_SECONDS):
+                    return False
+                held.callback(lock.release)
+            if self._jobs is None or self._waits.stopping.is_set() or self._fed.state != NO_QUERY:
+                return False
+            checks.one_of_name(self.name, [receiver.name for receiver in list(_running)])
+            others = [held.enter_context(other._lifecycle_locked()) for other in self._also_read(query.receivers)]
+            fed = [one._fed for one in (self, *others)]
+            checks.adoptable(query, fsync=any(one.options.fsync for one in fed))
+            adopt_query(fed, query, self._spark, self._waits)
+        return True
 
     def _also_read(self, read: set[str] | None) -> list[Receiver]:
         """The other receivers that a query reads, whose connectors its commits acknowledge too.

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from wallaroo_spark.errors import one_line
+from wallaroo_spark.receiver.running import sources_in
 from wallaroo_spark.source import WallarooDataSource
 
 log = one_line("wallaroo_spark.receiver")
@@ -37,7 +38,7 @@ def runs_once(writer: Any) -> bool:
     """Whether the query has the trigger ``Once``; False when the trigger cannot be read."""
 
     def of_java(java_writer: Any) -> bool:
-        return str(_field(java_writer, "trigger").toString()) == "OneTimeTrigger"
+        return str(_field(java_writer, "trigger").toString()) == ONCE
 
     return bool(_read("trigger", writer, lambda message: bool(message.once), of_java))
 
@@ -52,19 +53,22 @@ def trigger(writer: Any) -> str:
     def of_java(java_writer: Any) -> str:
         return str(_field(java_writer, "trigger").toString())
 
-    return _in_words(_read("trigger", writer, of_message, of_java) or "")
+    return in_words(_read("trigger", writer, of_message, of_java) or "")
 
 
+ONCE = "OneTimeTrigger"
+"""The trigger ``Once``, as Java shows it."""
 _TRIGGERS = {
     "ProcessingTimeTrigger(0)": "as soon as possible",
-    "OneTimeTrigger": "once",
+    ONCE: "once",
     "once": "once",
     "AvailableNowTrigger": "available now",
     "available_now": "available now",
 }
 
 
-def _in_words(text: str) -> str:
+def in_words(text: str) -> str:
+    """A trigger in words, from the text that Java or Spark Connect has of it."""
     interval = re.fullmatch(r"ProcessingTimeTrigger\((\d+)\)", text)
     if interval and int(interval[1]):
         return f"every {int(interval[1]) / 1000:g} s"
@@ -84,14 +88,9 @@ def receivers_of(writer: Any) -> set[str] | None:
         }
 
     def of_java(java_writer: Any) -> set[str]:
-        leaves = _field(java_writer, "ds").queryExecution().analyzed().collectLeaves()
-        relations = (leaves.apply(number) for number in range(leaves.size()))
-        streams = (leaf for leaf in relations if leaf.getClass().getSimpleName() == "StreamingRelationV2")
-        return {
-            str(leaf.extraOptions().get("receiver"))
-            for leaf in streams
-            if WallarooDataSource.is_named(str(leaf.sourceName())) and leaf.extraOptions().get("receiver")
-        }
+        frame = _field(java_writer, "ds")
+        plan = frame.queryExecution().analyzed()
+        return {source["receiver"] for source in sources_in(plan, frame.sparkSession())}
 
     return _read("sources", writer, of_message, of_java)
 

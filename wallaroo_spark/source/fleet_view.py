@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -35,6 +36,12 @@ RETRY_SECONDS = 0.2
 """NextCall after a worker did not answer, and between looks at the registry while no worker is known. A choice."""
 STANDSTILL_SECONDS = 0.02
 """Shortest time between two calls ``available`` to a busy worker. A choice."""
+HURRIED_SECONDS = 0.1
+"""NextCall between two looks at the registry while a query's first call waits for the fleet's record. A choice."""
+ANSWERED_SECONDS = 5.0
+"""For how long the registry counts as reachable after an answer. A choice: several looks."""
+LOOKS_BEFORE = 3
+"""How many different looks of a receiver may have begun before a source has read the first record of one."""
 CALLS_AT_ONCE = 64
 """Workers that are asked at the same time, each from a thread of its own. A choice."""
 
@@ -71,6 +78,38 @@ class SlotView:
             raise
 
 
+@dataclass(frozen=True)
+class FedRecord:
+    """The fleet's record, as far as it tells which query the receiver feeds."""
+
+    known: bool = False
+    """Whether the registry has told the record."""
+    query: str = ""
+    """The id of the query, NO_QUERY or QUERY_STARTS; empty if the record does not have it."""
+    looked: float | None = None
+    """When the receiver began its last look at the running queries, in seconds since 1970; None: it does not look."""
+    refused: str = ""
+    """Why the receiver does not adopt the queries that read it; empty when there are none."""
+    looks: int = 0
+    """How many different looks were seen."""
+
+    def after(self, record: Mapping[str, str]) -> FedRecord:
+        """The state after a newer record; unchanged when Redis has lost the record."""
+        if not record:
+            return self
+        looked = float(record["looked"]) if record.get("looked") else None
+        looks = self.looks + (looked != self.looked)
+        return FedRecord(True, record.get("query", self.query), looked, record.get("refused", ""), looks)
+
+    def fresh(self, born: float) -> bool:
+        """Whether the receiver has looked since ``born``, a time on this machine's clock.
+
+        The clock of the receiver's machine may be another one. So enough different looks count too: the last of them
+        has begun after the first record was read.
+        """
+        return self.looked is None or self.looked > born or self.looks > LOOKS_BEFORE
+
+
 class FleetView:
     """The workers of one receiver. ``stamp`` increases whenever anything may have changed.
 
@@ -88,9 +127,12 @@ class FleetView:
         self._started = False
         self._discovery = FleetDiscovery(self._leases, "the source", self._found)
         self.workers = 0
-        self.query = ""
+        self.fed = FedRecord()
         self.checkpoint = ""
+        self.hurried = True
+        """Whether the registry is asked often, because somebody waits for the fleet's record."""
         self._looked = threading.Event()
+        self._answered_at = -math.inf
         self._uncommitted = Uncommitted()
         self._watching = False
         self._pool = ThreadPoolExecutor(CALLS_AT_ONCE, "wallaroo-ask")
@@ -209,16 +251,22 @@ class FleetView:
     def _follow_registry(self) -> None:
         while not self._stopping.is_set():
             self._discovery.look()
-            self._stopping.wait(POLL_SECONDS if self._slots else RETRY_SECONDS)
+            self._stopping.wait(HURRIED_SECONDS if self.hurried else POLL_SECONDS if self._slots else RETRY_SECONDS)
 
     def _leases(self) -> dict[int, Lease]:
         """Ask the registry for the leases, and for the fleet's record at the same time."""
         fleet, leases = self._registry.fleet(), self._registry.leases()
         self.workers = int(fleet.get("workers", self.workers))
-        self.query = fleet.get("query", self.query)
+        self.fed = self.fed.after(fleet)
         self.checkpoint = fleet.get("checkpoint") or self.checkpoint
+        self._answered_at = time.monotonic()
         self._looked.set()
         return leases
+
+    @property
+    def answered(self) -> bool:
+        """Whether the registry has answered within the last seconds."""
+        return time.monotonic() - self._answered_at < ANSWERED_SECONDS
 
     def _found(self, lease: Lease) -> None:
         view = SlotView(lease, WorkerClient(lease.flight, self._token, trust=self._trust))

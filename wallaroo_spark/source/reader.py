@@ -44,12 +44,18 @@ from wallaroo_spark.steps import Step, passed
 
 log = one_line(logging.getLogger("wallaroo_spark.source"))
 
+_RECORD_SECONDS = 0.05
+"""Pause between two looks at the fleet's record, while it is awaited."""
 _LOOK_SECONDS = 0.1
 """NextCall between two looks at a condition that is waited for."""
 LEAVING_SECONDS = 0.2
 """How often workers are asked while streams are leaving and there is nothing to read. A choice."""
 FIRST_LOOK_SECONDS = 5.0
 """How long a source waits, once, for the registry's record of its receiver. A choice."""
+ADOPTION_SECONDS = 30.0
+"""How long one call waits until the receiver tells which query it feeds. A choice: a receiver tells it in a second,
+and while it adopts a query it tells that, too.
+"""
 WAIT_SECONDS = 0.03
 """The longest that an answer to an idle query waits for a message.
 
@@ -78,6 +84,8 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._said_no_place = False
         self._looked = False
         self._checked = False
+        self._born = time.time()
+        self._query = ""
         self._asked_at = 0.0
         self._idle_at = -POLLED_SECONDS
 
@@ -142,8 +150,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises no error for a failure that may pass, such as a worker that does not answer.
         """
-        self._refuse_without_query()
-        if not self._knows(start):
+        if not self._await_query() or not self._knows(start):
             return start
         if not self._election.leads():
             return self._follow(start)
@@ -210,17 +217,50 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         endings = self._book.references(offset).endings
         return None if endings is None else endings.leaving
 
-    def _refuse_without_query(self) -> None:
-        """Refuse to read for a query that the receiver did not start, because its workers admit no connector for it.
+    def _await_query(self) -> bool:
+        """Wait until the receiver feeds a query; False while it is not known whether it does.
 
-        A receiver records a query before it starts the query. While the registry is away, its record is not known, and
-        nothing is refused: the query waits for the registry anyway.
+        The receiver adopts a query that Spark's own ``.start()`` began while the first call of its source waits here,
+        so nothing is planned or committed before the workers know where the query continues. What the receiver has
+        published before this source existed may be about an earlier query, so it does not count. Raises
+        :class:`ConfigurationError` when the receiver does not feed this query.
         """
+        fleet = self._fleet
+        if self._query and fleet.fed.query == self._query:
+            return True
         if not self._looked:
-            self._fleet.wait_for_first_look(FIRST_LOOK_SECONDS)
+            fleet.wait_for_first_look(FIRST_LOOK_SECONDS)
             self._looked = True
-        if self._fleet.query == NO_QUERY:
-            raise _not_started(self.options.receiver, "and it feeds none")
+        until = time.monotonic() + ADOPTION_SECONDS
+        while True:
+            fed, now = fleet.fed, time.monotonic()
+            if fed.known and fed.fresh(self._born):
+                if fed.query == NO_QUERY:
+                    raise _not_started(self.options.receiver, fed.refused)
+                if fed.query != QUERY_STARTS or fed.looked is None:
+                    self._admit("" if fed.query == QUERY_STARTS else fed.query)
+                    return True
+            elif not fed.known and (self._run is None or self._run.late(now=now)):
+                return False
+            if now >= until:
+                if fleet.answered and fed.query != QUERY_STARTS:
+                    raise _not_started(self.options.receiver, f"its driver has told nothing for {ADOPTION_SECONDS:g} s")
+                log.warning(
+                    "receiver %r has not told for %g s which query it feeds: check that Redis is reachable",
+                    self.options.receiver,
+                    ADOPTION_SECONDS,
+                )
+                return False
+            time.sleep(_RECORD_SECONDS)
+
+    def _admit(self, query: str) -> None:
+        """The receiver feeds this query. Whether it is the query of this source, its first task checks."""
+        if self._query and query != self._query:
+            raise _not_started(self.options.receiver, f"the receiver feeds query {query}, and no longer {self._query}")
+        if self._fleet.hurried and self._run is not None:
+            # Connectors could not connect before.
+            self._run = AvailableNow(self.options, now=time.monotonic())
+        self._query, self._fleet.hurried = query, False
 
     def _limits(self, limit: ReadLimit) -> Limits:
         """The limits of a batch. Spark names one limit only; when it is one of the options, the others hold as well."""
@@ -346,7 +386,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """One partition for each slot that has rows to read. May be the first call of a process, before any plan."""
         passed(Step.OFFSETS_WRITTEN)
-        self._refuse_without_query()
+        self._await(self._await_query, self.options.replay_timeout)
         self._last = end
         # The first batch of a process may name plans before the registry has told where they lie.
         self._await(lambda: self._book.knows(start) and self._book.knows(end), self.options.replay_timeout)
@@ -402,8 +442,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = dataclasses.replace(
             self.options, registry=resolve_secret(self.options.registry), token=resolve_secret(self.options.token)
         )
-        query = self._fleet.query if self._fleet.query not in (NO_QUERY, QUERY_STARTS) else ""
-        return RangePartition(slot, planned, self._fleet.addresses(), options, self._trust, query, leaving)
+        return RangePartition(slot, planned, self._fleet.addresses(), options, self._trust, self._query, leaving)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The partition's rows as Arrow record batches, in an executor."""
@@ -431,13 +470,16 @@ def _refuse_another_query(partition: RangePartition) -> None:
     context = TaskContext.get()
     query = context.getLocalProperty(_QUERY_ID) if context is not None else None
     if query and partition.query and query != partition.query:
-        raise _not_started(partition.options.receiver, f"and it feeds query {partition.query}, not {query}")
+        raise _not_started(
+            partition.options.receiver, f"the receiver feeds query {partition.query}, not {query}: stop that one first"
+        )
 
 
-def _not_started(receiver: str, feeds: str) -> ConfigurationError:
+def _not_started(receiver: str, why: str) -> ConfigurationError:
+    reason = why or "no query that reads it runs in the SparkContext of the receiver"
     return ConfigurationError(
-        f"receiver {receiver!r} did not start this query, {feeds}, so no message would ever be acknowledged; "
-        "start it with receiver.start_query(rows.writeStream…, checkpoint=…) in place of .start()",
+        f"receiver {receiver!r} does not feed this query, so no message would ever be acknowledged: {reason}; "
+        "or start it with receiver.start_query(rows.writeStream…, checkpoint=…) in place of .start()",
         code="query-not-started",
         receiver=receiver,
     )
