@@ -67,6 +67,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "runtime.data_sources",
         "runtime.logs",
         "runtime.python_tasks",
+        "runtime.spark_checks",
     ),
     "receiver": (
         "transport",

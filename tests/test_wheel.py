@@ -50,11 +50,16 @@ def test_the_wheel_has_the_files_that_the_repository_shows(wheel: set[str]) -> N
 
 def test_the_wheel_has_the_data_of_the_package_and_nothing_else(wheel: set[str]) -> None:
     tracked = subprocess.run(
-        ["git", "ls-files", "wallaroo_spark"], cwd=ROOT, capture_output=True, text=True, timeout=SECONDS, check=True
+        ["git", "ls-files", "wallaroo_spark", "pyspark_wallaroo"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=True,
     ).stdout.splitlines()
 
     assert set(tracked) <= wheel
-    assert {name.partition("/")[0].partition("-")[0] for name in wheel} == {"wallaroo_spark"}
+    assert {name.partition("/")[0].partition("-")[0] for name in wheel} == {"wallaroo_spark", "pyspark_wallaroo"}
 
 
 def test_every_page_that_an_error_names_comes_with_the_package() -> None:

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as sf
 
 from tests.receiver.support import COOKIE, Batches, Feeders, addresses, numbered, payloads, rows_of
-from tests.waiting import SECONDS, eventually
+from tests.waiting import SECONDS
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.errors import CheckpointError, ConfigurationError
 from wallaroo_spark.receiver import Receiver
@@ -132,25 +131,6 @@ def test_the_trigger_once_is_refused_with_the_way_out(receiver: Receiver, tmp_pa
     writer = receiver.stream().writeStream.format("noop").trigger(once=True)
     with pytest.raises(ConfigurationError, match=r"the trigger Once .* use \.trigger\(availableNow=True\)"):
         receiver.start(writer, checkpoint=str(tmp_path))
-
-
-def test_a_query_that_the_receiver_did_not_start_fails_with_the_way_out(
-    receiver: Receiver, feeders: Feeders, tmp_path: Path
-) -> None:
-    way_out = r"receiver 'orders' did not start this query, .*; start it with receiver\.start_query\("
-    plain = receiver.stream().writeStream.format("noop").option("checkpointLocation", str(tmp_path / "plain"))
-    eventually(lambda: [slot.state for slot in receiver.status().slots] == ["waiting"])
-    alone = plain.start()
-    with pytest.raises(StreamingQueryException, match=way_out):
-        alone.awaitTermination(90)
-
-    own = receiver.start(receiver.stream().writeStream.format("noop"), checkpoint=str(tmp_path / "own"))
-    eventually(lambda: [slot.state for slot in receiver.status().slots] == ["serving"])
-    feeders.feed(feeders.connect("beside", addresses(receiver)), numbered("beside", 1, 5)).result(90)
-    second = plain.start()
-    with pytest.raises(StreamingQueryException, match=rf"and it feeds query {own.id}, not {second.id}"):
-        second.awaitTermination(90)
-    assert own.isActive
 
 
 def test_the_checkpoint_of_a_receiver_of_another_name_is_refused(

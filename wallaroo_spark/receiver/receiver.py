@@ -56,7 +56,7 @@ from wallaroo_spark.runtime import spark_checks
 from wallaroo_spark.runtime.handle import DriverHandle
 from wallaroo_spark.runtime.logs import LogSettings, least_level, log_to_stderr, secrets_of
 from wallaroo_spark.runtime.long_jobs import Work
-from wallaroo_spark.source import Secrets, load, register
+from wallaroo_spark.source import Secrets, forget, load, register
 from wallaroo_spark.worker import ports
 from wallaroo_spark.worker.service import WorkerSetup
 
@@ -199,6 +199,10 @@ class Receiver(DriverHandle):
     def _secrets(self) -> Secrets:
         return Secrets(self.registry_url, self._token)
 
+    def _forget_secrets(self) -> None:
+        if self._token:
+            forget(self.name, self._secrets())
+
     @property
     def tap_token(self) -> str:
         """The token for ``wallaroo-spark tap``: it shows status and samples of messages, and permits nothing else.
@@ -303,6 +307,7 @@ class Receiver(DriverHandle):
             self._end_jobs,
             lambda: self._end("_announcer"),
             lambda: self._end("_page"),
+            self._forget_secrets,
             self._write_report,
             self._collector.close,
             self._fed.close,

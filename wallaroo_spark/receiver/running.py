@@ -7,7 +7,7 @@ read of them. On Spark Connect a client cannot see them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,37 +110,16 @@ def _read(execution: Any, run: str) -> RunningQuery:
         kind == _ASYNCHRONOUS,
         kind in (_BATCHES, _ASYNCHRONOUS),
         str(execution.trigger().toString()),
-        tuple(sources_in(execution.analyzedPlan(), execution.sparkSession())),
+        tuple(sources_in(execution.analyzedPlan())),
     )
 
 
-def sources_in(plan: Any, session: Any) -> Iterator[Mapping[str, str]]:
-    """The options of each source of a receiver in Java's logical plan; ``session`` is Java's session of the plan."""
+def sources_in(plan: Any) -> Iterator[Mapping[str, str]]:
+    """The options of each source of a receiver in Java's logical plan."""
     leaves = plan.collectLeaves()
     for leaf in (leaves.apply(number) for number in range(leaves.size())):
         if leaf.getClass().getSimpleName() != "StreamingRelationV2":
             continue
-        if not WallarooDataSource.is_named(str(leaf.sourceName())):
-            continue
-        options = _lower((str(key), str(leaf.extraOptions().get(key))) for key in leaf.extraOptions().keySet())
-        if leaf.identifier().isDefined():
-            options = {**_of_table(session, leaf.identifier().get()), **options}
-        if options.get("receiver"):
-            yield options
-
-
-def _of_table(session: Any, identifier: Any) -> dict[str, str]:
-    """The options with which a table of the session's catalog was created."""
-    parts = [*identifier.namespace(), identifier.name()]
-    name = ".".join(f"`{part}`" for part in parts)
-    parsed = session.sessionState().sqlParser().parseTableIdentifier(name)
-    stored = session.sessionState().catalog().getTableMetadata(parsed).storage().properties().iterator()
-    found = []
-    while stored.hasNext():
-        pair = stored.next()
-        found.append((str(pair._1()), str(pair._2())))
-    return _lower(found)
-
-
-def _lower(options: Iterable[tuple[str, str]]) -> dict[str, str]:
-    return {name.lower(): value for name, value in options}
+        if WallarooDataSource.is_named(str(leaf.sourceName())) and leaf.extraOptions().get("receiver"):
+            given = leaf.extraOptions()
+            yield {str(name).lower(): str(given.get(name)) for name in given.keySet()}

@@ -88,9 +88,8 @@ def receivers_of(writer: Any) -> set[str] | None:
         }
 
     def of_java(java_writer: Any) -> set[str]:
-        frame = _field(java_writer, "ds")
-        plan = frame.queryExecution().analyzed()
-        return {source["receiver"] for source in sources_in(plan, frame.sparkSession())}
+        plan = _field(java_writer, "ds").queryExecution().analyzed()
+        return {source["receiver"] for source in sources_in(plan)}
 
     return _read("sources", writer, of_message, of_java)
 

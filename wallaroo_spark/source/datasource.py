@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
@@ -12,13 +13,17 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from wallaroo_spark.columnar import ROW_DDL, ROW_SCHEMA
-from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.errors import ConfigurationError, one_line
 from wallaroo_spark.options import Options, is_reference, table
 from wallaroo_spark.runtime.data_sources import registered
+from wallaroo_spark.runtime.spark_checks import classic_context
+from wallaroo_spark.source.driver_files import DriverFiles
 from wallaroo_spark.source.reader import WallarooStreamReader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+log = one_line(logging.getLogger("wallaroo_spark.source"))
 
 
 @dataclass(frozen=True)
@@ -33,9 +38,10 @@ class WallarooDataSource(DataSource):
     """A streaming source fed by connectors. It needs the option ``receiver``: the name of a receiver of this driver.
 
     Spark shows a source's options in plans, in its UI and in errors, so no option may contain a secret. The class that
-    :func:`register` makes contains the secrets of each receiver instead. A query of another driver gives the options
-    ``registry`` and ``token``, each as ``env:NAME`` or ``file:PATH``. Raises :class:`ConfigurationError` for a secret
-    in plain text.
+    :func:`register` makes contains the secrets of each receiver instead. In a session in which no receiver was started,
+    they are in a file of the driver's machine (:mod:`wallaroo_spark.source.driver_files`). A query of another driver
+    gives the options ``registry`` and ``token``, each as ``env:NAME`` or ``file:PATH``. Raises
+    :class:`ConfigurationError` for a secret in plain text.
     """
 
     values: ClassVar[Mapping[str, Secrets]] = {}
@@ -82,7 +88,7 @@ class WallarooDataSource(DataSource):
             raise ConfigurationError(
                 "format('wallaroo') needs the option receiver; Receiver.stream() sets it", code="source-misused"
             )
-        secrets = self.values.get(options.receiver)
+        secrets = self.values.get(options.receiver) or _left_for(options.receiver)
         if secrets is not None:
             names = {key.lower() for key in self.options}
             known = {name: value for name, value in vars(secrets).items() if name not in names}
@@ -102,13 +108,49 @@ def _is_open(name: str, value: str) -> bool:
     return name == "registry" and "@" not in value and "password=" not in value
 
 
+_left_by: dict[str, int] = {}
+"""For each receiver that has left a file, the process id of the driver's Java."""
+
+
 def register(spark: SparkSession, receiver: str, secrets: Secrets) -> None:
-    """Register ``format("wallaroo")`` in a session, with the secrets that the source of a receiver needs."""
+    """Register ``format("wallaroo")`` in a session, with the secrets that the source of a receiver needs.
+
+    Sources in other sessions of this driver find them in a file, until :func:`forget`; over Spark Connect they do not.
+    """
     with registered(spark, WallarooDataSource, receiver, secrets):
-        pass
+        driver = _process_of(spark)
+        if driver is not None:
+            try:
+                DriverFiles().write(driver, receiver, vars(secrets))
+                _left_by[receiver] = driver
+            except OSError as error:
+                log.warning(
+                    "format('wallaroo') knows receiver %r only in the session in which it was started: %s",
+                    receiver,
+                    error,
+                )
+
+
+def forget(receiver: str, secrets: Secrets) -> None:
+    """Delete the file of a receiver that has stopped, unless another receiver of that name has replaced it."""
+    driver = _left_by.get(receiver)
+    if driver is not None:
+        DriverFiles().delete(driver, receiver, vars(secrets))
 
 
 def load(spark: SparkSession, receiver: str, secrets: Secrets, options: Mapping[str, str]) -> DataFrame:
     """The stream of exactly this receiver, even when another receiver of that name was started after it."""
     with registered(spark, WallarooDataSource, receiver, secrets) as name:
         return spark.readStream.format(name).options(**options).load()
+
+
+def _left_for(receiver: str) -> Secrets | None:
+    """The secrets that a receiver of this driver has left for sources that nobody has registered."""
+    found = DriverFiles().read(receiver)
+    return None if found is None else Secrets(found["registry"], found["token"])
+
+
+def _process_of(spark: SparkSession) -> int | None:
+    """The process id of the driver's Java, which starts the processes of sources; None on Spark Connect."""
+    context = classic_context(spark)
+    return None if context is None else int(context._jvm.java.lang.ProcessHandle.current().pid())
