@@ -12,6 +12,7 @@ import pytest
 
 from proving.ports import lasting_port
 from tests.crash.deaths import DIRECTORY, OF_THE_DRIVER, Deaths
+from tests.receiver.driver import BY_SPARK
 from tests.receiver.drivers import Drivers
 from tests.receiver.support import QUICK, Feeders
 from tests.waiting import SECONDS, eventually
@@ -38,6 +39,8 @@ SOME = (
     Step.ACK_SENT,
 )
 """One at least of worker, source, reading task, sink and driver, before and behind the commit."""
+OF_A_BATCH = (Step.OFFSETS_WRITTEN, Step.SINK_WRITTEN, Step.COMMITS_WRITTEN)
+"""The steps of a batch in its driver, before and behind the commit."""
 SENDERS = {"shop-a": ("draft-le", ["a", "b"]), "shop-b": ("draft-be", ["c", "d"]), "shop-c": ("v3", ["e", "f"])}
 
 
@@ -93,19 +96,21 @@ def known_streams(checkpoint: Path) -> set[int]:
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("steps", "retention"),
+    ("steps", "retention", "by"),
     [
-        pytest.param(SOME, 0, id="some"),
-        pytest.param(ALL, 0, id="all", marks=pytest.mark.long),
-        pytest.param(ALL, 1, id="all, with a retention", marks=pytest.mark.long),
+        pytest.param(SOME, 0, {}, id="some"),
+        pytest.param(OF_A_BATCH, 0, {BY_SPARK: "1"}, id="the driver's, of a query that Spark has started"),
+        pytest.param(ALL, 0, {}, id="all", marks=pytest.mark.long),
+        pytest.param(ALL, 0, {BY_SPARK: "1"}, id="all, of a query that Spark has started", marks=pytest.mark.long),
+        pytest.param(ALL, 1, {}, id="all, with a retention", marks=pytest.mark.long),
     ],
 )
 def test_nothing_is_lost_or_repeated_after_a_death_at_any_step(
-    drivers: Drivers, feeders: Feeders, tmp_path: Path, steps: tuple[Step, ...], retention: int
+    drivers: Drivers, feeders: Feeders, tmp_path: Path, steps: tuple[Step, ...], retention: int, by: dict[str, str]
 ) -> None:
     """With a retention, each round also has streams that end; they are forgotten while processes die."""
     port, deaths = lasting_port(range(2)), Deaths(tmp_path / "deaths")
-    variables = {DIRECTORY: str(tmp_path / "deaths")}
+    variables = {DIRECTORY: str(tmp_path / "deaths"), **by}
     # One more than runs, because each takes a while to be ready.
     waiting = [drivers.start(port, str(retention), **variables) for _ in range(2)]
 

@@ -3,7 +3,8 @@
     python driver.py DIRECTORY PORT [RETENTION]
 
 It runs a receiver with two workers on PORT and PORT + 1 and writes the rows of batch N to ``DIRECTORY/rows/N.json``, in
-place of what was there. RETENTION is its ``streamRetention`` in seconds.
+place of what was there. RETENTION is its ``streamRetention`` in seconds. With the variable that BY_SPARK names, Spark's
+own ``.start()`` starts the query, and not the receiver.
 
 It begins when a line comes on its standard input, and ends in good order when that ends.
 """
@@ -23,6 +24,8 @@ from tests.crash.deaths import be_mortal
 from tests.receiver.support import COOKIE
 from wallaroo_spark import Receiver
 from wallaroo_spark.steps import Step, passed
+
+BY_SPARK = "WALLAROO_TEST_STARTED_BY_SPARK"
 
 
 def main(directory: Path, port: int, retention: float = 0.0) -> None:
@@ -50,9 +53,11 @@ def main(directory: Path, port: int, retention: float = 0.0) -> None:
     options: dict[str, Any] = {"workers": 2, "port": port, "cookie": COOKIE, "lease_seconds": 3}
     options["stream_retention"] = retention
     with Receiver(spark, "orders", max_offsets_per_trigger=50, **options) as receiver:
-        query = receiver.start(
-            receiver.stream().writeStream.foreachBatch(write), checkpoint=str(directory / "checkpoint")
-        )
+        writer, checkpoint = receiver.stream().writeStream.foreachBatch(write), str(directory / "checkpoint")
+        if BY_SPARK in os.environ:
+            query = writer.option("checkpointLocation", checkpoint).start()
+        else:
+            query = receiver.start(writer, checkpoint=checkpoint)
         sys.stdin.read()
         assert query.exception() is None, query.exception()
     spark.stop()

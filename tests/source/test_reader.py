@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import threading
+import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows
 from pyspark.sql.types import StructType
 
+from pyspark_wallaroo import DefaultSource
 from tests.source.fleet import TOKEN, LiveFleet
 from tests.waiting import SECONDS, eventually
 from wallaroo_spark.columnar import ROW_SCHEMA
@@ -23,11 +26,14 @@ from wallaroo_spark.connector import stream_id_of
 from wallaroo_spark.errors import CheckpointError, ConfigurationError
 from wallaroo_spark.inner.client import WorkerClient
 from wallaroo_spark.options import Options
-from wallaroo_spark.registry import QUERY_STARTS
+from wallaroo_spark.registry import NO_QUERY, QUERY_STARTS
 from wallaroo_spark.runtime.data_sources import with_values
 from wallaroo_spark.sidecar import plan_files
 from wallaroo_spark.sidecar.plan_files import NamedPlan, PlanName, place_record
 from wallaroo_spark.source import Secrets, WallarooDataSource, leader_election
+from wallaroo_spark.source import reader as reader_module
+from wallaroo_spark.source.driver_files import DriverFiles
+from wallaroo_spark.source.fleet_view import LOOKS_BEFORE, FedRecord
 from wallaroo_spark.source.ranges import RangePartition
 from wallaroo_spark.source.reader import WallarooStreamReader
 
@@ -341,6 +347,80 @@ def test_an_ephemeral_range_of_a_slot_that_is_no_more_is_left_out(fleet: LiveFle
         assert len(reader.partitions(start, end)) == count
 
 
+def publish(fleet: LiveFleet, **record: str) -> None:
+    fleet.registry.publish_fleet({"workers": "1", **record})
+
+
+def asked(reader: WallarooStreamReader) -> Future[dict[str, Any]]:
+    """The first plan of a source, in a thread."""
+    thread = ThreadPoolExecutor(1)
+    plan = thread.submit(lambda: reader.latestOffset(reader.initialOffset(), EVERYTHING))
+    thread.shutdown(wait=False)
+    return plan
+
+
+def test_a_first_plan_waits_until_the_receiver_has_looked_at_the_queries_that_run(
+    fleet: LiveFleet, make_reader: MakeReader
+) -> None:
+    before = str(time.time() - 1)
+    for stale in (NO_QUERY, "the query before", QUERY_STARTS):
+        publish(fleet, query=stale, looked=before)
+        reader = make_reader()
+        plan = asked(reader)
+        eventually(lambda reader=reader: reader._fleet.fed.known)
+        assert not plan.done()
+        publish(fleet, query=QUERY_STARTS, looked=str(time.time() + 1))
+        eventually(lambda reader=reader: reader._fleet.fed.query == QUERY_STARTS)
+        assert not plan.done()
+        publish(fleet, query="mine", looked=str(time.time() + 1))
+        assert plan.result(SECONDS) == reader.initialOffset()
+        assert reader._partition(0, []).query == "mine"
+
+
+def test_a_query_that_the_receiver_does_not_feed_fails_with_what_the_receiver_says(
+    fleet: LiveFleet, make_reader: MakeReader
+) -> None:
+    publish(fleet, query=NO_QUERY, looked=str(time.time() + 60), refused="query 7 was not adopted: it is odd")
+    with pytest.raises(ConfigurationError, match="no message would ever be acknowledged: query 7 was not adopted"):
+        asked(make_reader()).result(SECONDS)
+    publish(fleet, query=NO_QUERY, looked=str(time.time() + 60))
+    with pytest.raises(ConfigurationError, match="no query that reads it runs in the SparkContext of the receiver"):
+        asked(make_reader()).result(SECONDS)
+    # A query that it fed ends, and it feeds another one.
+    publish(fleet, query="mine", looked=str(time.time() + 60))
+    reader = make_reader()
+    asked(reader).result(SECONDS)
+    publish(fleet, query="another", looked=str(time.time() + 61))
+    eventually(lambda: reader._fleet.fed.query == "another")
+    with pytest.raises(ConfigurationError, match="the receiver feeds query another, and no longer mine"):
+        reader.latestOffset(reader.initialOffset(), EVERYTHING)
+
+
+def test_a_receiver_whose_driver_has_died_is_no_reason_to_wait_for_ever(
+    fleet: LiveFleet, make_reader: MakeReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader_module, "ADOPTION_SECONDS", 0.5)
+    publish(fleet, query="the query before", looked=str(time.time() - 60))
+    with pytest.raises(ConfigurationError, match=r"its driver has told nothing for 0\.5 s"):
+        asked(make_reader()).result(SECONDS)
+    # One that adopts a query tells that, for as long as it takes.
+    publish(fleet, query=QUERY_STARTS, looked=str(time.time() - 60))
+    reader = make_reader()
+    assert asked(reader).result(SECONDS) == reader.initialOffset()
+
+
+def test_the_clock_of_the_receiver_s_machine_may_be_another_one() -> None:
+    record = FedRecord()
+    assert record.after({}) == record
+    for number in range(LOOKS_BEFORE + 1):
+        assert not record.looks or not record.fresh(100.0)
+        for _ in range(2):
+            record = record.after({"query": "q", "looked": str(number)})
+    assert record.fresh(100.0)
+    assert record.after({"query": "q"}).fresh(100.0)
+    assert record.after({"query": "q", "looked": "101"}).fresh(100.0)
+
+
 def source_of(receiver: str) -> WallarooDataSource:
     """The source of a receiver that this driver runs, as a query reads it by format name."""
     secrets = {"orders": Secrets("redis://127.0.0.1:1", TOKEN)}
@@ -387,6 +467,33 @@ def test_a_query_of_another_driver_names_where_its_secrets_are(monkeypatch: pyte
 
     assert isinstance(reader, WallarooStreamReader)
     assert reader._partition(0, []).options.token == TOKEN
+
+
+def test_a_source_that_nobody_has_registered_finds_the_secrets_in_a_file_of_its_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    files, content = DriverFiles(), {"registry": "redis://127.0.0.1:1", "token": TOKEN}
+    # This process stands for one that Spark has started, and its parent for the driver.
+    for driver in (os.getppid(), 2**22 + 1):
+        files.write(driver, "orders", {"registry": "redis://127.0.0.1:2", "token": "before"})
+        files.write(driver, "orders", content)
+    reader = DefaultSource({"receiver": "orders"}).streamReader(SCHEMA)
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+
+    assert isinstance(reader, WallarooStreamReader)
+    assert (reader.options.registry, reader.options.token) == (content["registry"], TOKEN)
+    assert {(path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) for path in written} == {(0o600, 0o700)}
+    assert "orders" not in " ".join(path.name for path in written)
+    assert DriverFiles().read("returns") is None
+    # Only its own file is deleted, and those of drivers that have ended.
+    files.delete(os.getppid(), "orders", {**content, "token": "another"})
+    assert files.read("orders") == content
+    files.write(os.getppid(), "returns", content)
+    assert not list(tmp_path.rglob(f"{2**22 + 1}-*"))
+    files.delete(os.getppid(), "orders", content)
+    with pytest.raises(ConfigurationError, match="'orders' was not started by this driver"):
+        DefaultSource({"receiver": "orders"}).streamReader(SCHEMA)
 
 
 def test_the_source_has_one_schema() -> None:

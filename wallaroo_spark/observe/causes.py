@@ -199,7 +199,7 @@ def _next_batch(query: QueryStatus) -> int:
 
 
 _QUERY = {
-    "none": ("query-not-started", "the receiver has started no query, so workers accept no connector"),
+    "none": ("query-not-started", "the receiver feeds no query, so workers accept no connector"),
     "stopped": ("query-stopped", "the query was stopped"),
     "starting": ("query-starting", "the query is being started"),
 }

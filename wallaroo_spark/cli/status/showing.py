@@ -29,8 +29,8 @@ from wallaroo_spark.observe.surroundings import may_not_list
 from wallaroo_spark.registry.client import receiver_names
 
 WAITING = (
-    "Workers accept no connector before the receiver has started a query: receiver.start_query(rows.writeStream…, "
-    "checkpoint=…) starts one, and .start() of Spark alone does not."
+    "Workers accept no connector before a query reads the receiver: start one with .option('checkpointLocation', …)"
+    ".start(), or with receiver.start_query(rows.writeStream…, checkpoint=…)."
 )
 SINKS = {
     "new": "nothing was decided yet",
