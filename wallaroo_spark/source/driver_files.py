@@ -56,7 +56,7 @@ class DriverFiles:
 
     def _folder(self) -> Path:
         """The folder, which belongs to this user. Raises OSError when another user has made it."""
-        folder = self._given or Path(private_folder()) / "receivers"
+        folder = self._given or private_folder() / "receivers"
         folder.mkdir(mode=0o700, exist_ok=True)
         return folder
 
