@@ -85,9 +85,9 @@ def test_a_slot_that_waits_for_its_query_is_not_served(desk: Desk) -> None:
     shown = status(desk)
 
     assert shown.exit_code == 1
-    assert f"{desk.receiver} waits: the receiver has started no query" in shown.stdout
+    assert f"{desk.receiver} waits: the receiver feeds no query" in shown.stdout
     assert ["0", "waiting"] in [line.split()[:2] for line in shown.stdout.splitlines()]
-    assert "starts one, and .start() of Spark alone does not" in shown.stdout
+    assert "start one with .option('checkpointLocation', …).start(), or with receiver.start_query" in shown.stdout
 
 
 def test_a_worker_that_does_not_answer_is_unreachable(desk: Desk) -> None:

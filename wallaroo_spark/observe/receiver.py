@@ -65,7 +65,7 @@ class QueryStatus:
     """The streaming query that reads a receiver."""
 
     state: str = "unknown"
-    """``none`` (the receiver has started no query), ``starting``, ``running``, ``stopped``, ``failed`` or
+    """``none`` (the receiver has fed no query), ``starting``, ``running``, ``stopped``, ``failed`` or
     ``unknown``."""
     id: str = ""
     """Spark's id of the query; it stays the same over restarts."""
