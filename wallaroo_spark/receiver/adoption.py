@@ -37,7 +37,8 @@ class Adopter:
 
     ``state`` returns the field ``query`` of the fleet's record. ``reads`` returns whether a query reads this very
     receiver. ``adopt`` adopts a query; it raises :class:`WallarooError`, and returns False when the receiver is busy.
-    ``publish`` writes the fleet's record.
+    ``publish`` renews the driver's entries in the registry, the fleet's record among them; it raises when another
+    driver has the receiver's name.
     """
 
     def __init__(

@@ -116,7 +116,7 @@ class Receiver(DriverHandle):
         self._stream: DataFrame | None = None
         self._token = ""
         self._log_level = self.options.log_level
-        self._publishing = threading.Lock()
+        self._publishing, self._renewing = threading.Lock(), threading.Lock()
         self._collector = Collector()
         self._telemetry = ReceiverTelemetry(
             lambda: self.status(most=self.options.metrics_instances),
@@ -418,7 +418,7 @@ class Receiver(DriverHandle):
         if trust is not None:
             self._verify_workers(self._announcer)
         self._adopter = Adopter(
-            self.name, self._spark, lambda: self._fed.state, self._is_read_by, self._adopt, self._publish
+            self.name, self._spark, lambda: self._fed.state, self._is_read_by, self._adopt, self._renew_all
         )
         self._adopter.start()
 
@@ -452,7 +452,10 @@ class Receiver(DriverHandle):
         """
         if self._leases is None or self._waits.stopping.is_set():
             return
-        self._renew()
+        # The rounds, the adopter and the start of a query do this, each in a thread: one at a time, because a registry
+        # of this process may be started again.
+        with self._renewing:
+            self._renew()
         self._fed.renew_lock()
         self._publish()
 
