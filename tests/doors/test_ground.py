@@ -95,6 +95,33 @@ def test_numbers_of_a_worker_increase_though_the_clock_goes_back(bench: GroundBe
     assert bench.bench.run_batch() == {key("http/worker-0"): [1000, 1001, 1002]}
 
 
+def test_a_number_of_an_ended_session_is_not_used_for_another_message(bench: GroundBench) -> None:
+    stream = bench.stream("http/worker-0")
+    stream.send(messages("one", "two"), stream.next_reference(1000))
+    bench.settle()
+    bench.client("http/worker-0").end("a test")
+    bench.settle()
+
+    again = bench.stream("http/worker-0")
+    again.send(messages("three"), again.next_reference(1000))
+    bench.settle()
+
+    assert bench.bench.run_batch() == {key("http/worker-0"): [1000, 1001, 1002]}
+
+
+def test_a_token_below_one_of_an_ended_session_is_not_confirmed(bench: GroundBench) -> None:
+    bench.stream().send(messages("one"), 7, step=0)
+    bench.settle()
+    bench.client().end("a test")
+    bench.settle()
+
+    again = bench.stream()
+
+    assert again.knows(6) is None
+    assert again.knows(7) is False
+    assert again.knows(8) is False
+
+
 def test_a_query_that_goes_back_ends_the_session(bench: GroundBench) -> None:
     stream = bench.stream()
     stream.send(messages("one"), 1)

@@ -92,6 +92,19 @@ def stream_id(name: str) -> int:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
 
 
+@dataclass
+class Accepted:
+    """The references of a stream that this worker has accepted, in whatever session.
+
+    Rows of a session that has ended may still be held, so a later session must not use their references for others.
+    """
+
+    highest: int = 0
+    """The greatest of them; 0: there is none."""
+    tokens: deque[int] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    """The last ones, each that of the last message of a request."""
+
+
 class DoorStream:
     """One stream of a door's client in one session.
 
@@ -99,12 +112,13 @@ class DoorStream:
     none.
     """
 
-    def __init__(self, client: DoorClient, number: int, name: str, committed: int | None) -> None:
+    def __init__(self, client: DoorClient, number: int, name: str, committed: int | None, accepted: Accepted) -> None:
         self.name = name
         self.id = number
         self.committed = committed
         self.accepted: int | None = None
         self._client = client
+        self._before = accepted
         self._floor = committed or 0
         self._tokens: deque[int] = deque(maxlen=REMEMBERED)
         self._waiting: list[tuple[int, int, Ticket]] = []
@@ -130,17 +144,20 @@ class DoorStream:
         return self.committed is not None and reference <= self.committed
 
     def knows(self, token: int) -> bool | None:
-        """Whether the messages of a token were accepted: True for those that were, False for those above all of them.
+        """Whether the messages of a token were accepted in this session: True for those that were.
 
-        None: a later token was accepted and this one was not, as far as is known.
+        False: they are to be sent, because the token is above all others, or an earlier session has sent it and may
+        have lost it. None: a later token was accepted and this one was not, as far as is known.
         """
         if token <= self._floor or token in self._tokens:
             return True
-        return False if token > self.last else None
+        if token > self.last and (token > self._before.highest or token in self._before.tokens):
+            return False
+        return None
 
     def next_reference(self, now_ns: int) -> int:
         """A reference for a message that its client does not number: the time, and above all before."""
-        return max(now_ns, self.last + 1)
+        return max(now_ns, self.last + 1, self._before.highest + 1)
 
     def send(self, messages: Messages, first: int, step: int = 1) -> Ticket:
         """Send the messages of one request; the ticket is kept when all of them are committed.
@@ -162,9 +179,9 @@ class DoorStream:
                 self._encode(messages, end - 1, end, first, step, Flags(0))
             if count > PIECE:
                 values[begin:end] = [b""] * (end - begin)
-        self.accepted = reference
         self._tokens.append(reference)
-        return self.wait(reference)
+        self._before.tokens.append(reference)
+        return self._accept(reference)
 
     def _encode(self, messages: Messages, begin: int, end: int, first: int, step: int, flags: Flags) -> None:
         ids = range(first + step * begin, first + step * end, step) if step else [first] * (end - begin)
@@ -184,7 +201,11 @@ class DoorStream:
         """Send a BOUNDARY with this id: the range up to it is as complete as it will be."""
         run = encode_single(DRAFT_BE, self.id, reference, None, Flags.BOUNDARY)
         self._client.transmit(run.data)
+        return self._accept(reference)
+
+    def _accept(self, reference: int) -> Ticket:
         self.accepted = reference
+        self._before.highest = max(self._before.highest, reference)
         return self.wait(reference)
 
     def wait(self, reference: int) -> Ticket:
@@ -214,14 +235,21 @@ class DoorStream:
 class DoorClient:
     """The session of one instance. It is a peer of the worker's shell, as a connection is: it is written to and closed.
 
-    ``peer`` names it in logs, ``program`` is the name of its door. ``gone`` is called when the session ends.
+    ``peer`` names it in logs, ``program`` is the name of its door. ``accepted`` has the references that the worker has
+    accepted of the instance's streams, by their ids. ``gone`` is called when the session ends.
     """
 
     queued = 0
     certificate_names: tuple[str, ...] = ()
 
     def __init__(
-        self, host: Host, greeting: Greeting, instance: str, program: str, gone: Callable[[DoorClient], None]
+        self,
+        host: Host,
+        greeting: Greeting,
+        instance: str,
+        program: str,
+        accepted: dict[int, Accepted],
+        gone: Callable[[DoorClient], None],
     ) -> None:
         self.instance = instance
         self.peer = f"the door {program}"
@@ -240,6 +268,7 @@ class DoorClient:
         self.streams: dict[int, DoorStream] = {}
         self._committed: dict[int, int] = {}
         self._host = host
+        self._accepted = accepted
         self._gone = gone
         self._session = ConnectorSession(max_frame_bytes=greeting.max_frame_bytes)
         self.number = host.connect(self)
@@ -251,7 +280,12 @@ class DoorClient:
     @property
     def busy(self) -> bool:
         """Whether something waits for it."""
-        return bool(self.held) or self.opening.kept is None or any(stream.waits for stream in self.streams.values())
+        return bool(self.held) or self.opening.kept is None or self.waits
+
+    @property
+    def waits(self) -> bool:
+        """Whether messages of it are not committed."""
+        return any(stream.waits for stream in self.streams.values())
 
     def stream(self, name: str) -> DoorStream | None:
         """The stream of this name; it is announced when it is new to the session. None when the session has ended.
@@ -276,7 +310,8 @@ class DoorClient:
 
     def _open(self, number: int, name: str) -> DoorStream:
         committed = self._committed.get(number)
-        stream = self.streams[number] = DoorStream(self, number, name, committed)
+        accepted = self._accepted.setdefault(number, Accepted())
+        stream = self.streams[number] = DoorStream(self, number, name, committed, accepted)
         self._host.receive(self.number, self._session.notify(number, name, committed or 0))
         return stream
 

@@ -7,9 +7,10 @@ door was on. Pure: the clock is an argument, and the worker is :class:`~.client.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
-from wallaroo_spark.doors.client import DoorClient, Greeting, Host
+from wallaroo_spark.doors.client import Accepted, DoorClient, Greeting, Host
 from wallaroo_spark.doors.unanswered import UnansweredRanges
 from wallaroo_spark.options import Options
 from wallaroo_spark.protocol.reserved import reserved
@@ -21,6 +22,9 @@ IDLE_SECONDS = 30.0
 A choice: longer than the pause of a client that sends one request after another.
 """
 
+MOST_REMEMBERED = 20_000
+"""Instances whose accepted references are remembered. A choice above the sessions that a worker has (maxSessions)."""
+
 
 class Ground:
     """The sessions of all doors' clients of one worker."""
@@ -31,6 +35,9 @@ class Ground:
         self.clients: dict[str, DoorClient] = {}
         self.given_up: dict[StreamKey, tuple[int, int]] = {}
         """The references of the ranges of a stream that were given up here: above the first, up to the second."""
+        self._own = f"/worker-{slot}"
+        self._accepted: OrderedDict[str, dict[int, Accepted]] = OrderedDict()
+        """What this worker has accepted, by instance, as long as rows of ended sessions may be held."""
         self._log = log
         self._greeting = Greeting(options.version, cookie.encode(), options.max_frame_bytes)
         self._unanswered = UnansweredRanges(options.door_replay_timeout, options.replay_timeout)
@@ -39,20 +46,27 @@ class Ground:
 
     def own_instance(self, door: str) -> str:
         """The instance of a door's clients without a name. Each worker has its own, so none is sent to another."""
-        return f"{door}/worker-{self.slot}"
+        return f"{door}{self._own}"
 
     def client(self, instance: str) -> DoorClient:
         """The session of an instance, ``DOOR/NAME``; a new one begins when there is none."""
         found = self.clients.get(instance)
         if found is None:
             door = reserved(instance).removesuffix("/")
-            found = self.clients[instance] = DoorClient(self.host, self._greeting, instance, door, self._gone)
+            accepted = self._accepted.setdefault(instance, {})
+            self._accepted.move_to_end(instance)
+            found = self.clients[instance] = DoorClient(self.host, self._greeting, instance, door, accepted, self._gone)
         found.used_at = self._now
         return found
 
     def _gone(self, client: DoorClient) -> None:
         if self.clients.get(client.instance) is client:
             del self.clients[client.instance]
+        if not client.waits and not client.instance.endswith(self._own):
+            # All that was accepted is committed, and the next session is told that.
+            self._accepted.pop(client.instance, None)
+        while len(self._accepted) > MOST_REMEMBERED:
+            self._accepted.popitem(last=False)
 
     def wanted(self, ranges: Iterable[PlannedRange]) -> None:
         """These are all planned ranges that reads wait for now."""
@@ -63,7 +77,7 @@ class Ground:
         self._now = now
         if self._unanswered:
             # Nobody can send messages again that a worker of this slot has numbered.
-            for planned in list(self._unanswered.due(now, f"/worker-{self.slot}")):
+            for planned in list(self._unanswered.due(now, self._own)):
                 self._give_up(planned)
         for client in [one for one in self.clients.values() if one.used_at + IDLE_SECONDS <= now and not one.busy]:
             client.end("nothing was asked of it")
