@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from tests.doors.ground_bench import GroundBench, key, messages
@@ -371,3 +374,14 @@ def test_many_messages_of_one_request_arrive_in_pieces_and_as_one() -> None:
 def test_a_door_needs_ids_that_increase() -> None:
     with pytest.raises(ConfigurationError, match="needs messageIds=increasing"):
         Options(http_port=0, message_ids="opaque")
+
+
+def test_a_worker_without_doors_imports_no_server() -> None:
+    code = (
+        "import sys, wallaroo_spark.worker.service; "
+        "print([name for name in sys.modules if 'httptools' in name or 'doors.http' in name])"
+    )
+
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    assert said.strip() == "[]"
