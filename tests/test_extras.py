@@ -20,6 +20,7 @@ from wallaroo_spark.extras import EXTRAS, lacking, missing, modules_of
 DISTRIBUTIONS = {
     "confluent_kafka": "confluent-kafka",
     "google.protobuf": "protobuf",
+    "google_crc32c": "google-crc32c",
     "grpc": "grpcio",
     "hdfs_native": "hdfs-native",
     "opentelemetry": "opentelemetry-api",

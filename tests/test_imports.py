@@ -57,8 +57,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "inner": ("columnar", "transport"),
     "runtime": ("registry", "transport"),
     "worker": ("protocol", "columnar", "transport", "inner", "runtime", "doors"),
-    "doors": ("protocol", "transport"),
+    "doors": ("protocol", "transport", "columnar"),
     "source": (
+        "doors.kafka",
         "columnar",
         "registry",
         "inner",

@@ -42,9 +42,9 @@ def values(row: Row) -> st.SearchStrategy[Any]:
         case Kind.NAMES:
             return st.lists(NAMES).map(tuple)
         case Kind.COUNT:
-            return st.integers(least, 10_000)
+            return st.integers(least, int(min(row.maximum or 10_000, 10_000)))
         case Kind.BYTES:
-            return st.integers(least, 1 << 40)
+            return st.integers(least, int(row.maximum or 1 << 40))
         case Kind.SECONDS:
             return st.integers(least * 1000 + 500, 10_000_000).map(lambda milliseconds: milliseconds / 1000)
         case Kind.FLAG:

@@ -43,6 +43,7 @@ EXTRAS = {
     "kafka": Extra(("confluent_kafka",)),
     "prometheus": Extra(("prometheus_client",)),
     "http": Extra(("httptools",)),
+    "kafka-door": Extra(("google_crc32c",)),
     "otel": Extra(("opentelemetry",)),
     "delta": Extra(("deltalake",)),
     "hdfs": Extra(("hdfs_native", "fsspec")),

@@ -22,6 +22,9 @@ from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.settings import Kind, Row, setting
 from wallaroo_spark.texts import nearest
 
+_FRAME_BYTES = 256
+"""Bytes of a message's frame in addition to its payload, rounded up."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
@@ -68,6 +71,16 @@ class Options:
     door_replay_timeout: float = setting(10.0, Kind.SECONDS, minimum=0)
     """How long a read waits for a client of a door to send a planned range again, at most half of replayTimeout. After
     that the batch goes on without the messages, which were not answered; docs/doors.md says what that means."""
+    kafka_port: int | None = setting(None, Kind.COUNT, minimum=1, maximum=65_535)
+    """Port of the Kafka door: the nodes of slot p listen on the kafka.nodes ports from kafka.port + p * kafka.nodes on.
+    Without it there is no Kafka door. Needs a cookie, which is the clients' password, unless the workers listen on a
+    loopback address."""
+    kafka_nodes: int = setting(4, Kind.COUNT, minimum=1, maximum=32)
+    """Number of nodes as which each slot appears to Kafka clients, which send to each node separately."""
+    kafka_partitions: int = setting(64, Kind.COUNT, minimum=1, maximum=1024)
+    """Number of partitions of each topic of the Kafka door. Partition n belongs to slot n modulo workers."""
+    kafka_max_batch: int = setting((1 << 20) + 12, Kind.BYTES, minimum=1 << 10, maximum=64 << 20)
+    """Longest record batch that the Kafka door accepts, as it comes. It must fit into maxFrameBytes."""
     cookie: str = setting("", Kind.TEXT, secret=True)
     """Shared cookie; a connector's HELLO must contain the same."""
     version: str = setting("0.0.1", Kind.TEXT)
@@ -96,6 +109,11 @@ class Options:
     """Unit of the event times that connectors send."""
     include_boundaries: bool = setting(False, Kind.FLAG)
     """Deliver BOUNDARY messages as rows with a null value."""
+    include_headers: bool = setting(False, Kind.FLAG)
+    """Add the column headers: the headers of a Kafka record, as Spark's Kafka source has them; null for other rows."""
+    include_corrupt: bool = setting(False, Kind.FLAG)
+    """Add the column error_bytes, and deliver a Kafka record batch that cannot be read as a row with its bytes there
+    and a null value. Without it such a batch is logged and left out."""
     tls_certificate: str = setting("", Kind.TEXT)
     """PEM file with the certificate chain that workers present to connectors and on their inner port. It must name
     the hosts at which a worker is reached: those of advertise and innerAdvertise, or else the address that the
@@ -179,12 +197,20 @@ class Options:
                 option="streamRetention",
             )
 
-        if self.http_port is not None and self.message_ids == "opaque":
+        for name, port in (("http.port", self.http_port), ("kafka.port", self.kafka_port)):
+            if port is not None and self.message_ids == "opaque":
+                raise ConfigurationError(
+                    f"option {name} is {port}, and the references of a door increase, which needs "
+                    f"messageIds=increasing; remove {name} or messageIds=opaque",
+                    code="options-conflict",
+                    option=name,
+                )
+        if self.kafka_port is not None and self.kafka_max_batch + _FRAME_BYTES > self.max_frame_bytes:
             raise ConfigurationError(
-                f"option http.port is {self.http_port}, and the references of a door increase, which needs "
-                "messageIds=increasing; remove http.port or messageIds=opaque",
+                f"option kafka.maxBatch is {self.kafka_max_batch}, and a batch is one frame of at most "
+                f"{self.max_frame_bytes} bytes (maxFrameBytes); make maxFrameBytes larger by {_FRAME_BYTES} at least",
                 code="options-conflict",
-                option="http.port",
+                option="kafka.maxBatch",
             )
 
     @classmethod
@@ -228,7 +254,7 @@ def table() -> Iterator[Row]:
 
 def public_name(attribute: str) -> str:
     """The public name of an attribute: ``max_frame_bytes`` → ``maxFrameBytes``, ``tls_key`` → ``tls.key``."""
-    for group in ("tls", "v3", "http", "door"):
+    for group in ("tls", "v3", "http", "kafka", "door"):
         if attribute.startswith(f"{group}_"):
             return f"{group}." + public_name(attribute.removeprefix(f"{group}_"))
     head, *tail = attribute.split("_")

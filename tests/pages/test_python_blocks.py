@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 TRIED = {
     "README.md",
+    "docs/doors.md",
     "docs/pipelines/bulk.md",
     "docs/pipelines/clients.md",
     "docs/producers.md",
@@ -151,6 +152,20 @@ def send_until(seen: Callable[[], bool], registry: str) -> None:
         return seen()
 
     eventually(seen_after_another, seconds=SECONDS)
+
+
+def test_the_page_on_doors(spark: SparkSession, tmp_path: Path) -> None:
+    port = lasting_port(range(4))
+    page = Reader("docs/doors.md", {"9092": str(port), "/data/": f"{tmp_path}/"})
+    page.run()
+    try:
+        page.run()
+        (row,) = spark.read.parquet(str(tmp_path / "orders")).collect()
+    finally:
+        page["receiver"].stop()
+    page.finish()
+
+    assert (row.topic, bytes(row.key), bytes(row.value)) == ("orders", b"shop-1", b'{"order": 1}')
 
 
 async def test_the_page_on_clients() -> None:

@@ -41,6 +41,23 @@ STORED_SCHEMA = pa.schema([ROW_SCHEMA.field(name) for name in ("message_id", "ev
 """The columns that a worker stores for each message; the other columns are constant for a stream and arrival."""
 
 
+HEADERS = pa.field("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
+"""The column of a record's headers, with the option ``includeHeaders``; named and typed as by Spark's Kafka source."""
+
+CORRUPT = pa.field("error_bytes", pa.binary())
+"""The column of a record batch that cannot be read, with the option ``includeCorrupt``."""
+
+
+def row_ddl(*, headers: bool, corrupt: bool) -> str:
+    """:data:`ROW_DDL` with the columns that these options add."""
+    return ROW_DDL + ", headers ARRAY<STRUCT<key: STRING, value: BINARY>>" * headers + ", error_bytes BINARY" * corrupt
+
+
+def row_schema(*, headers: bool, corrupt: bool) -> pa.Schema:
+    """:data:`ROW_SCHEMA` with the columns that these options add."""
+    return pa.schema([*ROW_SCHEMA, *[HEADERS] * headers, *[CORRUPT] * corrupt])
+
+
 @dataclass(frozen=True, eq=False)
 class CommonColumns:
     """Metadata of rows as columns: entry n is shared by the next ``rows[n]`` rows."""

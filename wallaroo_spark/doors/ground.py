@@ -38,6 +38,11 @@ class Ground:
         self._own = f"/worker-{slot}"
         self._accepted: OrderedDict[str, dict[int, Accepted]] = OrderedDict()
         """What this worker has accepted, by instance, as long as rows of ended sessions may be held."""
+        self.fences: dict[str, Callable[[int], int]] = {}
+        """For a door's prefix: the reference behind which a stream goes on whose range was given up, from its end.
+
+        The commit log then tells also the next worker that the range was given up.
+        """
         self._log = log
         self._greeting = Greeting(options.version, cookie.encode(), options.max_frame_bytes)
         self._unanswered = UnansweredRanges(options.door_replay_timeout, options.replay_timeout)
@@ -71,6 +76,10 @@ class Ground:
     def wanted(self, ranges: Iterable[PlannedRange]) -> None:
         """These are all planned ranges that reads wait for now."""
         self._unanswered.wanted(ranges)
+
+    def longest_wait(self, prefix: str) -> float:
+        """Seconds for which a read has been waiting for what clients of a door have to send again; 0: none waits."""
+        return self._unanswered.longest_wait(prefix, self._now)
 
     def tick(self, now: float) -> None:
         """Time has passed; ``now`` is in monotonic seconds."""
@@ -108,3 +117,6 @@ class Ground:
             f"behind {stream.last} (door.replayTimeout)"
         )
         stream.close_range(end)
+        fence = self.fences.get(reserved(planned.key.scope))
+        if fence is not None:
+            stream.close_range(fence(end))

@@ -41,6 +41,11 @@ class UnansweredRanges:
     def __bool__(self) -> bool:
         return bool(self._since)
 
+    def longest_wait(self, prefix: str, now: float) -> float:
+        """Seconds for which a range of an instance with this prefix has been waited for; 0 when there is none."""
+        begun = (since for planned, since in self._since.items() if planned.key.scope.startswith(prefix))
+        return max((now - since for since in begun if since is not None), default=0.0)
+
     def due(self, now: float, own: str) -> Iterator[PlannedRange]:
         """The ranges to give up now; those of instances that end with ``own`` need no wait.
 

@@ -248,18 +248,18 @@ class WorkerCounts:
     stale_commits: int = figure(0, "{notice}", "wallaroo_stale_notices_total", otel="wallaroo.notices.stale")
     """Notices of the driver that workers have ignored because they already had newer ones."""
     door_requests: int = figure(0, "{request}", "wallaroo_door_requests_total", otel="wallaroo.door.requests")
-    """Requests of HTTP clients with messages that workers have taken."""
+    """Requests of doors' clients with messages that workers have taken."""
     door_messages: int = figure(0, "{message}", "wallaroo_door_messages_total", otel="wallaroo.door.messages")
     """Messages of these requests, also those that were recognised as sent before."""
     door_bytes: int = figure(0, "By", "wallaroo_door_received_bytes_total", otel="wallaroo.door.received")
     """Payload bytes of these messages."""
     door_refusals: int = figure(0, "{request}", "wallaroo_door_refusals_total", otel="wallaroo.door.refusals")
-    """Requests of HTTP clients that were answered with an error."""
+    """Requests of doors' clients that were answered with an error."""
     dropped_unanswered: int = figure(
         0, "{range}", "wallaroo_dropped_unanswered_total", otel="wallaroo.door.dropped_unanswered"
     )
-    """Planned ranges of streams of HTTP clients that batches went on without, because a worker had died and the client,
-    which was not answered, did not send them again."""
+    """Planned ranges of streams of doors' clients that batches went on without, because a worker had died and the
+    client, which was not answered, did not send them again."""
     registry_failures: int = figure(0, "{error}", "wallaroo_registry_errors_total")
     """Calls of a worker to the registry (Redis) that failed."""
 
@@ -327,9 +327,9 @@ class SlotStatus:
     waiting: int = figure(0, "{session}", "wallaroo_sessions_waiting", otel="wallaroo.sessions.waiting")
     """Accepted connectors that wait for OK."""
     doors: Mapping[str, str] = field(default_factory=dict)
-    """Where its doors for other protocols are reached: ``http`` and a URL."""
+    """Where its doors for other protocols are reached: ``http`` and a URL, ``kafka`` and host:port."""
     requests_waiting: int = figure(0, "{request}", "wallaroo_door_requests_waiting", otel="wallaroo.door.waiting")
-    """Requests of HTTP clients that wait for their commit."""
+    """Requests of doors' clients that wait for their commit."""
     credits: int = figure(0, "{message}", "wallaroo_credits", otel="wallaroo.credits.available", terminal="credits")
     """Messages that connectors may still send."""
     instances: int = figure(0, "{instance}", "wallaroo_instances")

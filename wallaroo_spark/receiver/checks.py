@@ -10,6 +10,7 @@ import importlib
 import itertools
 from collections import Counter
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
 from wallaroo_spark.checkpoint import PlannedBatch
@@ -50,22 +51,47 @@ def addresses(options: Options) -> None:
                 advertised(template, slot, 1)
         except ConfigurationError as error:
             raise ConfigurationError(f"option {name}: {error.message}", code=error.code, option=name) from None
-    ports = {"port": options.port, "innerPort": options.inner_port, "http.port": options.http_port or 0}
-    for name, first in ports.items():
-        if first and first + options.workers - 1 > _GREATEST_PORT:
+    kafka = options.workers * options.kafka_nodes
+    ports = {
+        "port": (options.port, options.workers),
+        "innerPort": (options.inner_port, options.workers),
+        "http.port": (options.http_port or 0, options.workers),
+        "kafka.port": (options.kafka_port or 0, kafka),
+    }
+    for name, (first, count) in ports.items():
+        if first and first + count - 1 > _GREATEST_PORT:
             raise ConfigurationError(
                 f"option {name}: {first} and {options.workers} slots go beyond port {_GREATEST_PORT}; begin lower",
                 code="option-out-of-range",
                 option=name,
             )
-    for (one, first), (other, second) in itertools.combinations(ports.items(), 2):
-        if first and second and abs(first - second) < options.workers:
+    for (one, (first, before)), (other, (second, behind)) in itertools.combinations(ports.items(), 2):
+        if first and second and first < second + behind and second < first + before:
+            least = "the number of slots" if other != "kafka.port" else f"{before if first < second else behind}"
             raise ConfigurationError(
                 f"options {one} and {other}: from {first} and {second} on, {options.workers} slots "
-                "share ports; make the difference between them at least the number of slots",
+                f"share ports; make the difference between them at least {least}",
                 code="options-conflict",
                 option=other,
             )
+
+
+@dataclass(frozen=True)
+class _Door:
+    """A door, as the checks at the start see it."""
+
+    option: str
+    name: str
+    secret: str
+    """What the cookie is for its clients."""
+    extra: str
+    module: str
+
+
+_DOORS = (
+    _Door("http.port", "HTTP", "bearer token", "http", "httptools"),
+    _Door("kafka.port", "Kafka", "password", "kafka-door", "google_crc32c"),
+)
 
 
 def doors(options: Options, host: str) -> None:
@@ -73,17 +99,19 @@ def doors(options: Options, host: str) -> None:
 
     ``host`` is what the workers bind.
     """
-    if options.http_port is None:
-        return
-    if not resolve_secret(options.cookie) and not is_loopback(host):
-        raise ConfigurationError(
-            f"option http.port: the HTTP door would listen at {host} and accept every "
-            "request; set cookie, which is its bearer token, or listen on loopback (host=127.0.0.1)",
-            code="option-missing",
-            option="http.port",
-        )
-    with needed_by("option http.port", "http"):
-        importlib.import_module("httptools")
+    ports = {"http.port": options.http_port, "kafka.port": options.kafka_port}
+    for door in _DOORS:
+        if ports[door.option] is None:
+            continue
+        if not resolve_secret(options.cookie) and not is_loopback(host):
+            raise ConfigurationError(
+                f"option {door.option}: the {door.name} door would listen at {host} and accept every "
+                f"request; set cookie, which is its {door.secret}, or listen on loopback (host=127.0.0.1)",
+                code="option-missing",
+                option=door.option,
+            )
+        with needed_by(f"option {door.option}", door.extra):
+            importlib.import_module(door.module)
 
 
 def status_page(options: Options) -> PageAddress | None:

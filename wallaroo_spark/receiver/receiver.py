@@ -192,6 +192,32 @@ class Receiver(DriverHandle):
             self._stream = load(self._spark, self.name, self._secrets(), options.to_texts(secrets=False))
         return self._stream
 
+    def kafka_stream(self) -> DataFrame:
+        """Return the records of Kafka producers with the columns of Spark's own Kafka source, also ``headers``.
+
+        They are those of :meth:`stream` whose ``instance`` begins with ``kafka/``: ``topic`` is its ``stream``,
+        ``partition`` its ``stream_id``, ``offset`` its ``message_id``, and ``timestamp`` its ``event_time``. Needs the
+        option ``includeHeaders`` for headers; without it the column is null. Raises :class:`ConfigurationError` when
+        the receiver is not started.
+        """
+        headers = (
+            "headers" if self.options.include_headers else "CAST(NULL AS ARRAY<STRUCT<key: STRING, value: BINARY>>)"
+        )
+        return (
+            self.stream()
+            .where("instance LIKE 'kafka/%'")
+            .selectExpr(
+                "key",
+                "value",
+                "stream AS topic",
+                "CAST(stream_id AS INT) AS partition",
+                "message_id AS offset",
+                "event_time AS timestamp",
+                "0 AS timestampType",
+                f"{headers} AS headers",
+            )
+        )
+
     def _require_started(self) -> None:
         if self._jobs is None:
             raise _not_started()

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from wallaroo_spark.columnar import ROW_DDL, ROW_SCHEMA
+from wallaroo_spark.columnar import row_ddl, row_schema
 from wallaroo_spark.errors import ConfigurationError, one_line
 from wallaroo_spark.options import Options, is_reference, table
 from wallaroo_spark.runtime.data_sources import registered
@@ -72,15 +72,21 @@ class WallarooDataSource(DataSource):
         return format_name == cls.name() or format_name.startswith(f"{cls.name()}_")
 
     def schema(self) -> str:
-        """The row schema, which is the same for every receiver."""
-        return ROW_DDL
+        """The row schema, which is the same for every receiver but for the columns that two options add."""
+        return row_ddl(headers=self._adds("includeHeaders"), corrupt=self._adds("includeCorrupt"))
+
+    def _adds(self, option: str) -> bool:
+        """Whether an option that adds a column is set; :meth:`streamReader` refuses values that cannot be read."""
+        return str(self.options.get(option, "false")).strip().lower() == "true"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A reader of the whole row schema. Raises :class:`ConfigurationError` for another schema or bad options."""
         # The process that runs this has no Spark session that could parse DDL, so the Arrow schemas are compared.
-        if to_arrow_schema(schema, timezone="UTC") != ROW_SCHEMA:
+        wanted = row_schema(headers=self._adds("includeHeaders"), corrupt=self._adds("includeCorrupt"))
+        if to_arrow_schema(schema, timezone="UTC") != wanted:
             raise ConfigurationError(
-                f"format('wallaroo') has the schema {ROW_DDL}; leave .schema(…) out and select() the columns you need",
+                f"format('wallaroo') has the schema {self.schema()}; leave .schema(…) out and select() the columns you "
+                "need",
                 code="source-misused",
             )
         options = Options.parse(dict(self.options))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from wallaroo_spark.doors.kafka.rows import expand
 from wallaroo_spark.errors import ReplayError, TransportError, one_line
 from wallaroo_spark.inner.client import SILENCE_SECONDS, Trust, WorkerClient
 from wallaroo_spark.options import Options
@@ -171,7 +172,9 @@ def _read_from(
                 key, _, end = missing[index]
                 missing[index] = PlannedRange(key, reference, end)
         if batch.num_rows:
-            yield batch
+            yield from expand(
+                batch, headers=partition.options.include_headers, corrupt=partition.options.include_corrupt
+            )
         if missing:
             passed(Step.RANGE_HALF_READ)
 

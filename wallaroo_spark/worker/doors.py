@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from wallaroo_spark.doors.client import DoorClient
@@ -54,15 +54,28 @@ class Door(Protocol):
 
 
 class WorkerDoors:
-    """The ground and the open doors of a worker; it is the ground's :class:`~wallaroo_spark.doors.client.Host`."""
+    """The ground and the open doors of a worker; it is the ground's :class:`~wallaroo_spark.doors.client.Host`.
 
-    def __init__(self, shell: Shell, state: WorkerState, options: Options, cookie: str) -> None:
+    ``hosts`` returns the addresses for connectors of the slots that are served now.
+    """
+
+    def __init__(
+        self,
+        shell: Shell,
+        state: WorkerState,
+        options: Options,
+        cookie: str,
+        hosts: Callable[[], Awaitable[Mapping[int, str]]],
+    ) -> None:
         self._shell = shell
         self._state = state
         self._options = options
         self._cookie = cookie
         self._slot = state.connections.slot
+        self._hosts = hosts
         self._open: dict[str, Door] = {}
+        self._connecting: set[int] = set()
+        self._ticks: list[Callable[[float], None]] = []
         self.ground = Ground(self, options, cookie, self._slot, self._warn)
 
     async def open(self, stopped: asyncio.Event) -> None:
@@ -75,9 +88,20 @@ class WorkerDoors:
                 self._open["http"] = door
                 log.info("slot %d: the HTTP door is at %s", self._slot, door.url)
 
+        if self._options.kafka_port is not None:
+            from wallaroo_spark.doors.kafka.door import open_door as open_kafka
+
+            kafka = await open_kafka(self.ground, self._options, self._cookie, stopped, self._hosts)
+            if kafka is not None:
+                self._open["kafka"] = kafka
+                self._ticks.append(kafka.tick)
+                log.info("slot %d: the Kafka door is at %s", self._slot, kafka.url)
+
     def tick(self, now: float) -> None:
         """Time has passed."""
         self.ground.tick(now)
+        for tick in self._ticks:
+            tick(now)
 
     async def close(self, reason: str, seconds: float) -> None:
         """Close all doors."""
@@ -98,12 +122,21 @@ class WorkerDoors:
     def connect(self, client: DoorClient) -> int:
         """See :class:`~wallaroo_spark.doors.client.Host`."""
         number = self._shell.enter(client)
-        self._soon(self._shell.handle, e.Connected(number, client.peer, time.monotonic(), door=True))
+        self._connecting.add(number)
+        self._soon(self._connected, number, client)
         return number
+
+    def _connected(self, number: int, client: DoorClient) -> None:
+        self._connecting.discard(number)
+        self._shell.handle(e.Connected(number, client.peer, time.monotonic(), door=True))
 
     def receive(self, number: int, data: bytes) -> None:
         """See :class:`~wallaroo_spark.doors.client.Host`."""
-        self._shell.gather(number, data)
+        if number in self._connecting:
+            # Bytes of others may be handled before this connection is known, and these must come behind that.
+            self._soon(self._shell.gather, number, data)
+        else:
+            self._shell.gather(number, data)
 
     def hold(self, number: int, size: int) -> None:
         """See :class:`~wallaroo_spark.doors.client.Host`."""

@@ -108,7 +108,7 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
         origin = Origin(self.setup.slot, self._tenancy.current.generation)
         cookie = resolve_secret(options.cookie)
         state = self.state = WorkerState(options, origin, cookie)
-        self.doors = WorkerDoors(self, state, options, cookie)
+        self.doors = WorkerDoors(self, state, options, cookie, self._tenancy.served)
         files = open_files.raise_limit(options.max_sessions)
         state.bound(files.connections, files.sessions)
         self._warnings = [warning for warning in (files.warning(options.max_sessions),) if warning]

@@ -86,6 +86,10 @@ class SlotTenancy(Tenancy):
         if not whole and not everything:
             await self._renew_with(served, served.instances(), everything=True)
 
+    async def served(self) -> dict[int, str]:
+        """The addresses for connectors of the slots that have a worker now."""
+        return {slot: lease.connect for slot, lease in (await asyncio.to_thread(self._registry.leases)).items()}
+
     async def assign(self, instance: str, workers: int) -> Any:
         """The slot of an instance that connects here, and the address at which the slot is served."""
         await self._none_leaving.wait()

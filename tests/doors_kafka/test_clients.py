@@ -1,0 +1,162 @@
+"""Real clients, unchanged but for the address, against the package's own worker on real ports."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from proving.ports import lasting_port
+from tests.doors_kafka.clients import CLIENTS, IDEMPOTENT, compressing, with_confluent
+from tests.pems import make_pems
+from wallaroo_spark.doors.kafka.rows import expand
+from wallaroo_spark.testing.fake_worker import FakeWorker
+
+VALUES = [b"value-%d" % number for number in range(2000)]
+
+
+@contextmanager
+def running(**options: Any) -> Iterator[tuple[FakeWorker, str]]:
+    """A worker with the door, and what clients put into bootstrap.servers."""
+    port = lasting_port(range(4))
+    with FakeWorker(kafka_port=port, **options) as worker:
+        yield worker, f"127.0.0.1:{port}"
+
+
+def committed(worker: FakeWorker) -> list[dict[str, Any]]:
+    """The rows that Spark would have, of all committed batches."""
+    rows = [
+        part
+        for batch in worker.committed.to_batches()
+        for part in expand(batch, headers=True, corrupt=True)
+        if batch.num_rows
+    ]
+    return pa.Table.from_batches(rows).to_pylist() if rows else []
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_client_with_its_own_defaults_is_answered_when_committed(client: str) -> None:
+    with running() as (worker, servers), worker.committing():
+        offsets = CLIENTS[client](servers, "orders", VALUES)
+    rows = committed(worker)
+    assert Counter(row["value"] for row in rows) == Counter(VALUES)
+    assert {row["instance"] for row in rows} == {"kafka/billing"}
+    assert {row["stream"] for row in rows} == {"orders"}
+    places = {(row["stream_id"], row["message_id"]) for row in rows}
+    assert len(places) == len(VALUES)
+    assert sorted(offsets) == sorted(offset for _, offset in places)
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize("client", CLIENTS)
+def test_every_codec_of_a_client_is_read(client: str, codec: str) -> None:
+    with running() as (worker, servers), worker.committing():
+        CLIENTS[client](servers, "orders", VALUES, **compressing(client, codec))
+    assert Counter(row["value"] for row in committed(worker)) == Counter(VALUES)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_killed_worker_loses_and_repeats_nothing_of_an_idempotent_producer(client: str) -> None:
+    values = [b"value-%d" % number for number in range(8000)]
+    answered: list[int] = []
+
+    def send(servers: str) -> None:
+        for begin in range(0, len(values), 1000):
+            answered.extend(CLIENTS[client](servers, "orders", values[begin : begin + 1000], **IDEMPOTENT[client]))
+
+    with running() as (worker, servers):
+        sender = threading.Thread(target=send, args=(servers,))
+        sender.start()
+        for _ in range(3):
+            worker.commit()
+            worker.read()
+            worker.crash()
+        with worker.committing():
+            sender.join(120)
+    rows = committed(worker)
+    assert Counter(row["value"] for row in rows) == Counter(values)
+    assert len(answered) == len(values)
+    by_partition: dict[int, list[int]] = {}
+    for row in rows:
+        by_partition.setdefault(row["stream_id"], []).append(int(row["value"].removeprefix(b"value-")))
+    assert all(sent == sorted(sent) for sent in by_partition.values())
+
+
+def test_a_client_authenticates_itself_with_the_cookie_over_tls(tmp_path: Path) -> None:
+    pems = make_pems(tmp_path)
+    with (
+        running(cookie="s3cret", tls_certificate=pems.server, tls_key=pems.server_key, tls_workers_ca=pems.ca) as (
+            worker,
+            servers,
+        ),
+        worker.committing(),
+    ):
+        with_confluent(
+            servers,
+            "orders",
+            VALUES,
+            **{
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": "PLAIN",
+                "sasl.username": "billing",
+                "sasl.password": "s3cret",
+                "ssl.ca.location": pems.ca,
+            },
+        )
+    assert len(committed(worker)) == len(VALUES)
+
+
+def test_key_headers_and_time_come_through() -> None:
+    from confluent_kafka import Producer
+
+    with running() as (worker, servers), worker.committing():
+        producer = Producer({"bootstrap.servers": servers})
+        producer.produce("orders", b"v", key=b"k", headers=[("a", b"1"), ("a", None)], partition=5, timestamp=1_700_000)
+        producer.produce("orders", None, key=b"gone", partition=5)
+        assert producer.flush(60) == 0
+    first, second = committed(worker)
+    assert (first["key"], first["value"], first["stream_id"], first["event_time"].timestamp()) == (b"k", b"v", 5, 1700)
+    assert first["headers"] == [{"key": "a", "value": b"1"}, {"key": "a", "value": None}]
+    assert (second["key"], second["value"], second["headers"]) == (b"gone", None, None)
+
+
+def test_a_transactional_producer_is_refused_at_once() -> None:
+    from confluent_kafka import KafkaException, Producer
+
+    with running() as (_, servers):
+        producer = Producer({"bootstrap.servers": servers, "transactional.id": "t"})
+        begun = time.monotonic()
+        with pytest.raises(KafkaException):
+            producer.init_transactions(30)
+        assert time.monotonic() - begun < 25
+
+
+def test_a_request_that_spark_does_not_commit_in_time_is_sent_again_and_is_there_once() -> None:
+    with running() as (worker, servers):
+        offsets: list[int] = []
+        sender = threading.Thread(
+            target=lambda: offsets.extend(
+                with_confluent(servers, "orders", VALUES, **{"enable.idempotence": True, "request.timeout.ms": 2000})
+            )
+        )
+        sender.start()
+        worker.read()
+        requests = _requests(worker)
+        while _requests(worker) == requests:
+            assert sender.is_alive()
+            time.sleep(0.05)
+        with worker.committing():
+            sender.join(60)
+    assert len(offsets) == len(VALUES)
+    assert Counter(row["value"] for row in committed(worker)) == Counter(VALUES)
+
+
+def _requests(worker: FakeWorker) -> int:
+    return int(worker.status()["counts"]["door-requests"])

@@ -1,0 +1,88 @@
+"""Kafka's producers into a real query: a worker killed, the query and the receiver started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from proving.ports import lasting_port
+from proving.processes import descendants, listeners
+from tests.doors_kafka.clients import CLIENTS, IDEMPOTENT
+from tests.waiting import eventually
+from wallaroo_spark.receiver import Receiver
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+VALUES = 4000
+
+
+class _Producers:
+    """A producer of each client, with a topic of its own, that sends until all is answered."""
+
+    def __init__(self, servers: str) -> None:
+        self.answered: Counter[str] = Counter()
+        self.failures: list[BaseException] = []
+        self._threads = [threading.Thread(target=self._run, args=(client, servers)) for client in CLIENTS]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self, client: str, servers: str) -> None:
+        try:
+            for begin in range(0, VALUES, VALUES // 8):
+                values = [b"value-%d" % number for number in range(begin, begin + VALUES // 8)]
+                self.answered[client] += len(CLIENTS[client](servers, client, values, **IDEMPOTENT[client]))
+        except BaseException as error:
+            self.failures.append(error)
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join(200)
+        assert not any(thread.is_alive() for thread in self._threads)
+        assert self.failures == []
+
+
+def _save(rows: DataFrame, number: int, table: Path) -> None:
+    rows.write.mode("overwrite").parquet(str(table / f"batch={number}"))
+
+
+@pytest.mark.timeout(280)
+def test_nothing_is_lost_or_repeated_when_a_worker_is_killed_and_the_receiver_starts_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    port, table = lasting_port(range(4)), tmp_path / "table"
+    options: dict[str, Any] = {
+        "workers": 2, "kafka_port": port, "kafka_nodes": 2, "lease_seconds": 3, "include_headers": True
+    }  # fmt: skip
+
+    def start(receiver: Receiver) -> Any:
+        writer = receiver.kafka_stream().writeStream.foreachBatch(lambda rows, number: _save(rows, number, table))
+        return receiver.start(writer, checkpoint=str(tmp_path / "checkpoint"))
+
+    with Receiver(spark, "orders", **options) as receiver:
+        start(receiver)
+        producers = _Producers(f"127.0.0.1:{port}")
+        eventually(lambda: sum(producers.answered.values()) >= 500, seconds=60)
+        (pid,) = listeners(port + 2, descendants(os.getpid()))
+        os.kill(pid, signal.SIGKILL)
+        eventually(lambda: receiver.status().slots[1].submissions == 2)
+        answered = sum(producers.answered.values())
+        eventually(lambda: sum(producers.answered.values()) > answered, seconds=60)
+    with Receiver(spark, "orders", **options) as receiver:
+        start(receiver)
+        producers.join()
+    rows = spark.read.parquet(str(table)).collect()
+    assert producers.answered == dict.fromkeys(CLIENTS, VALUES)
+    found = Counter((row.topic, bytes(row.value)) for row in rows)
+    wanted = Counter((client, b"value-%d" % number) for client in CLIENTS for number in range(VALUES))
+    assert found == wanted
+    assert {row.timestampType for row in rows} == {0}
+    assert {field.name for field in spark.read.parquet(str(table)).schema} == {
+        "key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers", "batch"
+    }  # fmt: skip

@@ -1,0 +1,1 @@
+"""The Kafka door: a server that takes what Kafka's producers send, and nothing else."""

@@ -1,0 +1,685 @@
+"""The server's side of Kafka's protocol, for the producers of one worker: requests in, answers out. Pure.
+
+A connection's requests are handled in their order and answered in their order, as clients require it. A request waits
+for its turn while the session of its client opens and while the worker has no memory; one that was handled waits for
+the commit log, and the requests behind it are handled meanwhile. When what a connection waits for is lost, the
+connection is closed, as that of a broker that ends: its client connects again, and sends everything again in order.
+Source: ``docs/doors.md#kafka``.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from wallaroo_spark.doors.client import DoorClient, DoorStream, Messages
+from wallaroo_spark.doors.kafka.apis import SERVED, Api, Code
+from wallaroo_spark.doors.kafka.nodes import Layout
+from wallaroo_spark.doors.kafka.positions import number, place
+from wallaroo_spark.doors.kafka.record_batch import BatchHead, BatchRefused, check
+from wallaroo_spark.doors.kafka.wire import Malformed, WireReader, read, write
+from wallaroo_spark.doors.tickets import Ticket
+
+PREFIX = "kafka/"
+"""The beginning of the instances of this door."""
+UNNAMED = "unnamed"
+"""The client of requests without a client id."""
+SMALL_BYTES = 1 << 18
+"""The most bytes of a request that carries no records. A choice: Metadata of 1,000 topics with the longest names."""
+UNKNOWN_BYTES = 1 << 14
+"""The most bytes of a request of a peer that still has to authenticate itself. A choice."""
+REQUEST_BATCHES = 8
+"""The batches of the greatest size that one request may have. A choice."""
+MOST_PENDING = 512
+"""The most requests of a connection that wait for their answers. A choice: clients have five or, in order, one."""
+MOST_TOPICS = 1_000
+"""The most topics that one Metadata request may name, and that are remembered for one that names none."""
+MOST_NAME_BYTES = 128
+"""The bytes of a client's id that name it; what follows is left out."""
+UNCOUNTED_BYTES = 1 << 14
+"""Unfinished requests up to this size are not counted as memory, because they are soon finished."""
+UNFINISHED_SECONDS = 60.0
+"""Seconds without a byte after which a connection with an unfinished request is closed. A choice."""
+IDLE_SECONDS = 600.0
+"""Seconds without a byte after which a connection that waits for nothing is closed, as Kafka does by default."""
+ANSWER_BEFORE = 0.8
+"""The part of a request's own time-out after which it is answered that its time is over. A choice."""
+YIELD_SECONDS = 0.5
+"""Seconds for which a batch waits for what clients have to send again, before requests that are under way are answered
+as too late, so that their clients send others. A choice: some clients send one batch a request, and five requests."""
+LEAST_PATIENCE, MOST_PATIENCE = 1.0, 300.0
+"""The bounds of that time-out, in seconds."""
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_MECHANISM = "PLAIN"
+_REFUSAL = "this server takes records of producers only; read them with Spark"
+
+
+class ProducerSessions(Protocol):
+    """What the server needs of the worker."""
+
+    def client(self, instance: str) -> DoorClient:
+        """The session of an instance; it is opened by the first call."""
+
+    def longest_wait(self, prefix: str) -> float:
+        """Seconds for which a read has been waiting for what clients of a door have to send again; 0: none waits."""
+
+
+class Link(Protocol):
+    """The connections, as the server uses them."""
+
+    def send(self, connection: int, data: bytes) -> None:
+        """Write bytes to the peer."""
+
+    def close_connection(self, connection: int, reason: str) -> None:
+        """Close the connection when all has been written; ``reason`` says why."""
+
+    def read_on(self, connection: int, reading: bool) -> None:
+        """Read the peer's bytes from now on, or do not."""
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """The settings of the server of one slot."""
+
+    slot: int
+    layout: Layout
+    max_batch: int
+    """The most bytes of a record batch."""
+    cluster: str
+    """The name that clients see as that of the cluster."""
+    secret: str = field(default="", repr=False)
+    """The password of every client; empty: none is asked for."""
+
+
+@dataclass(eq=False, slots=True)
+class _Answer:
+    """The answer to one request, in the queue of its connection."""
+
+    data: bytes | None = None
+    """The frame, or nothing where none is sent; None while the request waits."""
+    begun: float = 0.0
+    """When it began to wait, in monotonic seconds."""
+    until: float = float("inf")
+    """When it is answered in any case, in monotonic seconds."""
+    expire: Callable[[], None] | None = None
+    """Makes the answer for that case."""
+
+
+@dataclass(eq=False, slots=True)
+class _KafkaConnection:
+    number: int
+    peer: str
+    buffer: bytearray = field(default_factory=bytearray)
+    pending: deque[_Answer] = field(default_factory=deque)
+    trusted: bool = False
+    raw_token: bool = False
+    """Whether the next frame is a bare token, as in version 0 of the handshake."""
+    client: str = UNNAMED
+    opening: DoorClient | None = None
+    """The session whose opening the next request waits for."""
+    user: DoorClient | None = None
+    """The session that was used last, which the bytes of unfinished requests are counted for."""
+    held: int = 0
+    """The bytes that are counted."""
+    heard_at: float = 0.0
+    """When bytes came last, in monotonic seconds."""
+    waits: bool = False
+    """Whether the next request waits for its client's session or for memory."""
+    paused: bool = False
+    closing: bool = False
+
+
+class KafkaServer:
+    """The state of all connections of the door.
+
+    ``make_id`` returns a new producer's id, 63 random bits; ``eases`` says whether there is memory for a new request.
+    ``count`` adds to one of the worker's counts.
+    """
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        ground: ProducerSessions,
+        link: Link,
+        make_id: Callable[[], int],
+        eases: Callable[[], bool],
+        count: Callable[[str, int], None],
+    ) -> None:
+        self.settings = settings
+        self.hosts: Mapping[int, str] = {}
+        """The addresses of the slots that are served now."""
+        self._ground = ground
+        self._link = link
+        self._make_id = make_id
+        self._eases = eases
+        self._count = count
+        self._connections: dict[int, _KafkaConnection] = {}
+        self._lines: dict[DoorStream, _BatchQueue] = {}
+        self._topics: dict[str, None] = {}
+        self._now = 0.0
+        self._time = 0
+        self._handlers: dict[Api, Callable[[_KafkaConnection, int, dict[str, Any]], dict[str, Any]]] = {
+            Api.API_VERSIONS: self._api_versions,
+            Api.METADATA: self._metadata,
+            Api.INIT_PRODUCER_ID: self._init_producer_id,
+            Api.FIND_COORDINATOR: self._find_coordinator,
+            Api.FETCH: self._fetch,
+            Api.LIST_OFFSETS: self._list_offsets,
+            Api.SASL_HANDSHAKE: self._handshake,
+            Api.SASL_AUTHENTICATE: self._authenticate,
+        }
+
+    @property
+    def waiting(self) -> int:
+        """The number of requests that wait for a commit."""
+        return sum(answer.data is None for one in self._connections.values() for answer in one.pending)
+
+    @property
+    def connections(self) -> int:
+        """The number of connections."""
+        return len(self._connections)
+
+    def connected(self, connection: int, peer: str) -> None:
+        """A peer has connected."""
+        one = _KafkaConnection(connection, peer, trusted=not self.settings.secret, heard_at=self._now)
+        self._connections[connection] = one
+
+    def disconnected(self, connection: int) -> None:
+        """A connection has ended. Its accepted records stay."""
+        one = self._connections.pop(connection, None)
+        if one is not None:
+            one.buffer.clear()
+            self._weigh(one)
+
+    def received(self, connection: int, data: bytes, now: float, time_ns: int) -> None:
+        """A peer has sent bytes. ``now`` is in monotonic seconds, ``time_ns`` in nanoseconds since 1970 UTC."""
+        self._now, self._time = now, time_ns
+        one = self._connections.get(connection)
+        if one is not None and not one.closing:
+            one.buffer += data
+            one.heard_at = now
+            self._go_on(one)
+
+    def tick(self, now: float, time_ns: int) -> None:
+        """Time has passed: answer what has waited too long, and go on where memory was missing."""
+        self._now, self._time = now, time_ns
+        # A client has only some requests under way. While a batch waits for others, those under way make room.
+        begun = now - YIELD_SECONDS if self._ground.longest_wait(PREFIX) >= YIELD_SECONDS else float("-inf")
+        for one in list(self._connections.values()):
+            late = [
+                answer
+                for answer in one.pending
+                if answer.data is None and (answer.until <= now or answer.begun <= begun)
+            ]
+            for answer in late:
+                assert answer.expire is not None
+                answer.expire()
+            if now - one.heard_at > (UNFINISHED_SECONDS if one.buffer and not one.waits else IDLE_SECONDS):
+                if not one.pending:
+                    self._drop(one, "it has sent nothing for too long")
+            elif one.waits or one.paused:
+                self._go_on(one)
+
+    def _go_on(self, one: _KafkaConnection) -> None:
+        """Handle the requests that can be handled now, and send the answers that can be sent."""
+        one.waits = False
+        try:
+            while not one.closing and not one.waits and len(one.pending) < MOST_PENDING:
+                frame = self._next_frame(one)
+                if frame is None:
+                    break
+                self._request(one, frame)
+                if not one.waits:
+                    del one.buffer[: 4 + len(frame)]
+        except Malformed as error:
+            self._drop(one, str(error))
+        self._flush(one)
+        self._weigh(one)
+        full = one.waits or len(one.pending) >= MOST_PENDING
+        if full != one.paused and not one.closing:
+            one.paused = full
+            self._link.read_on(one.number, not full)
+
+    def _weigh(self, one: _KafkaConnection) -> None:
+        """Count the bytes of unfinished requests as memory of the worker."""
+        size = len(one.buffer) if len(one.buffer) > UNCOUNTED_BYTES else 0
+        if one.user is not None and size != one.held:
+            one.user.hold(size - one.held)
+            one.held = size
+
+    def _next_frame(self, one: _KafkaConnection) -> bytes | None:
+        if len(one.buffer) < 4:
+            return None
+        size = int.from_bytes(one.buffer[:4], "big", signed=True)
+        most = UNKNOWN_BYTES
+        if one.trusted:
+            most = REQUEST_BATCHES * self.settings.max_batch
+            if len(one.buffer) >= 6:
+                api = _api(int.from_bytes(one.buffer[4:6], "big"))
+                if api is None or SERVED[api].small:
+                    most = SMALL_BYTES
+        if not 0 <= size <= most:
+            raise Malformed(f"a request of {size} bytes is above the limit of {most}")
+        if len(one.buffer) < 4 + size:
+            return None
+        with memoryview(one.buffer) as view:
+            return bytes(view[4 : 4 + size])
+
+    def _request(self, one: _KafkaConnection, frame: bytes) -> None:
+        if one.raw_token:
+            one.raw_token = False
+            if not self._knows(one, frame):
+                raise Malformed("the user or the password is wrong")
+            one.pending.append(_Answer(bytes(4)))
+            return
+        reader = WireReader(frame)
+        api, version, correlation = (reader.fixed(kind) for kind in ("i16", "i16", "i32"))
+        client = reader.text(compact=False)
+        key = _api(api)
+        if key is None:
+            raise Malformed(f"request {api} is not served")
+        served = SERVED[key]
+        if key is Api.API_VERSIONS and version > served.newest:
+            # Told in the oldest form, so that a client of any age reads it.
+            body = self._api_versions(one, 0, {}) | {"error": Code.UNSUPPORTED_VERSION}
+            one.pending.append(_Answer(_frame(correlation, write(served.response, 0, body), flexible=False)))
+            return
+        if not served.oldest <= version <= served.newest:
+            raise Malformed(f"version {version} of {key.name} is not served")
+        if version >= served.request.flexible:
+            reader.skip_tags()
+        if not one.trusted and key not in (Api.API_VERSIONS, Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE):
+            raise Malformed(f"{key.name} came before authentication; use SASL with the mechanism {_MECHANISM}")
+        if client:
+            one.client = client
+        request = read(served.request, version, frame, reader.at)
+        flexible = version >= served.response.flexible and key is not Api.API_VERSIONS
+        if key is Api.PRODUCE:
+            self._produce(one, version, request, lambda body: _frame(correlation, body, flexible=flexible))
+            return
+        body = self._handlers[key](one, version, request)
+        one.pending.append(_Answer(_frame(correlation, write(served.response, version, body), flexible=flexible)))
+
+    def _flush(self, one: _KafkaConnection) -> None:
+        """Send the answers up to the first request that waits."""
+        out = []
+        while one.pending and (data := one.pending[0].data) is not None:
+            out.append(data)
+            one.pending.popleft()
+        if any(out) and one.number in self._connections:
+            self._link.send(one.number, b"".join(out))
+
+    def _drop(self, one: _KafkaConnection, reason: str) -> None:
+        """Close a connection; answers that are ready are sent first."""
+        if not one.closing:
+            self._count("door-refusals", 1)
+            self._flush(one)
+            one.closing = True
+            one.buffer.clear()
+            one.pending.clear()
+            self._weigh(one)
+            self._link.close_connection(one.number, reason)
+
+    def _api_versions(self, one: _KafkaConnection, version: int, request: dict[str, Any]) -> dict[str, Any]:
+        rows = [
+            {"key": int(api), "oldest": row.listed_from, "newest": row.newest} for api, row in sorted(SERVED.items())
+        ]
+        return {"error": Code.NONE, "apis": rows, "throttle": 0}
+
+    def _metadata(self, one: _KafkaConnection, version: int, request: dict[str, Any]) -> dict[str, Any]:
+        layout = self.settings.layout
+        asked = request["topics"]
+        names = list(self._topics) if asked is None else [topic["name"] for topic in asked]
+        if len(names) > MOST_TOPICS:
+            raise Malformed(f"a request for metadata names {len(names)} topics, and may name {MOST_TOPICS}")
+        nodes = layout.shown(self.hosts)
+        topics = []
+        for name in names:
+            sound = self._see(name)
+            partitions = [
+                {
+                    "error": Code.NONE if partition % layout.slots in self.hosts else Code.LEADER_NOT_AVAILABLE,
+                    "index": partition,
+                    "leader": layout.leader(partition) if partition % layout.slots in self.hosts else -1,
+                    "leader_epoch": 0,
+                    "replicas": [layout.leader(partition)],
+                    "in_sync": [layout.leader(partition)],
+                    "offline": [],
+                }
+                for partition in range(layout.partitions if sound else 0)
+            ]
+            topics.append(
+                {
+                    "error": Code.NONE if sound else Code.INVALID_TOPIC,
+                    "name": name,
+                    "internal": False,
+                    "partitions": partitions,
+                    "operations": _UNKNOWN_OPERATIONS,
+                }
+            )
+        return {
+            "throttle": 0,
+            "nodes": [{"id": node.number, "host": node.host, "port": node.port, "rack": None} for node in nodes],
+            "cluster": self.settings.cluster,
+            "controller": nodes[0].number if nodes else -1,
+            "topics": topics,
+            "operations": _UNKNOWN_OPERATIONS,
+        }
+
+    def _see(self, topic: str) -> bool:
+        """Whether a topic may exist; then it does from now on."""
+        if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+            return False
+        if len(self._topics) < MOST_TOPICS:
+            self._topics[topic] = None
+        return True
+
+    def _init_producer_id(self, one: _KafkaConnection, version: int, request: dict[str, Any]) -> dict[str, Any]:
+        if request["transactional_id"] is not None:
+            # Final for every client: with other codes some ask for ever.
+            return {"throttle": 0, "error": Code.UNSUPPORTED_VERSION, "producer": -1, "epoch": -1}
+        return {"throttle": 0, "error": Code.NONE, "producer": self._make_id(), "epoch": 0}
+
+    def _find_coordinator(self, one: _KafkaConnection, version: int, request: dict[str, Any]) -> dict[str, Any]:
+        none = {"node": -1, "host": "", "port": -1, "error": Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
+        rows = [{"key": key, "message": _REFUSAL, **none} for key in request.get("keys", ())]
+        return {"throttle": 0, "message": _REFUSAL, "coordinators": rows, **none}
+
+    def _fetch(self, one: _KafkaConnection, version: int, request: dict[str, Any]) -> dict[str, Any]:
+        row = {
+            "error": Code.TOPIC_AUTHORIZATION_FAILED,
+            "high_watermark": -1,
+            "last_stable_offset": -1,
+            "log_start_offset": -1,
+            "aborted": None,
+            "preferred": -1,
+            "records": None,
+        }
+        return {"throttle": 0, "error": Code.NONE, "session": 0, "topics": _each_partition(request, row)}
+
+    def _list_offsets(self, one: _KafkaConnection, version: int, request: dict[str, Any]) -> dict[str, Any]:
+        row = {"error": Code.TOPIC_AUTHORIZATION_FAILED, "timestamp": -1, "offset": -1, "leader_epoch": -1}
+        return {"throttle": 0, "topics": _each_partition(request, row)}
+
+    def _handshake(self, one: _KafkaConnection, version: int, request: dict[str, Any]) -> dict[str, Any]:
+        known = request["mechanism"] == _MECHANISM
+        one.raw_token = known and version == 0
+        return {"error": Code.NONE if known else Code.UNSUPPORTED_SASL_MECHANISM, "mechanisms": [_MECHANISM]}
+
+    def _authenticate(self, one: _KafkaConnection, version: int, request: dict[str, Any]) -> dict[str, Any]:
+        known = self._knows(one, request["token"])
+        message = None if known else "the user or the password is wrong"
+        code = Code.NONE if known else Code.SASL_AUTHENTICATION_FAILED
+        return {"error": code, "message": message, "token": b"", "lifetime": 0}
+
+    def _knows(self, one: _KafkaConnection, token: bytes) -> bool:
+        """Whether a token of the mechanism PLAIN has the password. Every client that needs none is known."""
+        password = token.split(b"\0")[-1] if token.count(b"\0") == 2 else b""
+        known = not self.settings.secret or hmac.compare_digest(password, self.settings.secret.encode())
+        if not known:
+            self._count("door-refusals", 1)
+        one.trusted = one.trusted or known
+        return known
+
+    def _produce(
+        self, one: _KafkaConnection, version: int, request: dict[str, Any], framed: Callable[[bytes], bytes]
+    ) -> None:
+        if not self._eases():
+            one.waits = True
+            return
+        # A session that ended while it opened answers this request; the next one opens another.
+        client = one.opening or self._ground.client(instance_of(one.client, self.settings.slot))
+        if client.opening.kept is None:
+            one.waits = True
+            if one.opening is None:
+                one.opening = client
+                client.opening.when_done(lambda: self._opened(one))
+            return
+        one.opening = None
+        if one.user is not client:
+            if one.user is not None:
+                one.user.hold(-one.held)
+            one.user, one.held = client, 0
+        self._count("door-requests", 1)
+        produced = _Produced(self, one, version, request, framed)
+        for topic in request["topics"]:
+            for partition in topic["partitions"]:
+                produced.add(topic["name"], partition["index"], self._take(client, version, request, topic, partition))
+        one.pending.append(produced.answer)
+        produced.begin(self._now, self._now + _patience(request["timeout"]))
+
+    def _opened(self, one: _KafkaConnection) -> None:
+        if self._connections.get(one.number) is one and not one.closing:
+            self._go_on(one)
+
+    def _take(
+        self,
+        client: DoorClient,
+        version: int,
+        request: dict[str, Any],
+        topic: dict[str, Any],
+        partition: dict[str, Any],
+    ) -> _Outcome:
+        """Accept one partition's batch, or refuse it."""
+        name, index, batch = topic["name"], partition["index"], partition["records"]
+        try:
+            if request["acks"] not in (-1, 0, 1):
+                raise BatchRefused(Code.INVALID_REQUIRED_ACKS, f"acks is {request['acks']}; it is all, 1 or 0")
+            if request["transactional_id"] is not None:
+                raise BatchRefused(Code.UNSUPPORTED_VERSION, "transactions are not served; use an idempotent producer")
+            if not self._see(name):
+                raise BatchRefused(Code.INVALID_TOPIC, "the name of the topic is not one of Kafka's")
+            slot = self.settings.layout.slot_of(index)
+            if slot is None:
+                raise BatchRefused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {index}")
+            if slot != self.settings.slot or (client.ended and client.slot not in (None, slot)):
+                raise BatchRefused(Code.NOT_LEADER_OR_FOLLOWER, f"partition {index} belongs to slot {slot}")
+            head = check(batch, version, self.settings.max_batch)
+            stream = client.stream(stream_name(name, index, head.producer))
+            if stream is None:
+                raise BatchRefused(Code.REQUEST_TIMED_OUT, client.ended)
+            return self._accept(client, stream, head, batch)
+        except BatchRefused as error:
+            self._count("door-refusals", 1)
+            return _Outcome(error.code, error.reason)
+
+    def _accept(self, client: DoorClient, stream: DoorStream, head: BatchHead, batch: bytes) -> _Outcome:
+        line = self._lines.get(stream)
+        position = (line.position if line is not None else stream.last) or None
+        numbered = head.producer >= 0
+        placed = place(head, position) if numbered else number(head.count, stream.next_reference(self._time))
+        if placed.repeated:
+            return _Outcome(Code.NONE, "", placed.first, stream.wait(placed.last))
+        self._count("door-messages", head.count)
+        self._count("door-bytes", len(batch))
+        if numbered:
+            line = self._lines.setdefault(stream, _BatchQueue(client, stream, self._lines.pop))
+            return _Outcome(Code.NONE, "", placed.first, line.send(batch, placed.last))
+        return _Outcome(Code.NONE, "", placed.first, stream.send(Messages([batch]), placed.last))
+
+    def _lost(self, one: _KafkaConnection, reason: str) -> None:
+        if self._connections.get(one.number) is one:
+            self._drop(one, reason)
+
+
+class _BatchQueue:
+    """The batches of one numbered stream that are not committed: the first is in the worker's buffer, the others wait.
+
+    So a batch of Spark has one record batch of a stream. When it runs again after the worker's death, it needs what
+    the client sends again first, and some clients send nothing behind that until it is answered. ``ended`` is called
+    with the stream when nothing is left.
+    """
+
+    def __init__(self, client: DoorClient, stream: DoorStream, ended: Callable[[DoorStream, None], object]) -> None:
+        self.position = stream.last
+        """The reference of the last batch."""
+        self._client = client
+        self._stream = stream
+        self._ended = ended
+        self._queue: deque[tuple[bytes, Ticket]] = deque()
+        self._under_way: Ticket | None = None
+
+    def send(self, batch: bytes, reference: int) -> Ticket:
+        """Pass on a batch, or keep it until those before it are committed."""
+        self.position = reference
+        ticket = Ticket(reference)
+        self._queue.append((batch, ticket))
+        self._client.hold(len(batch))
+        if self._under_way is None:
+            self._next()
+        return ticket
+
+    def _next(self) -> None:
+        batch, ticket = self._queue.popleft()
+        self._client.hold(-len(batch))
+        self._under_way = under_way = self._stream.send(Messages([batch]), ticket.reference)
+        under_way.when_done(lambda: self._done(under_way, ticket))
+
+    def _done(self, under_way: Ticket, ticket: Ticket) -> None:
+        self._under_way = None
+        if not under_way.kept:
+            self._ended(self._stream, None)
+            waiting, self._queue = self._queue, deque()
+            ticket.lose(under_way.reason)
+            for batch, one in waiting:
+                self._client.hold(-len(batch))
+                one.lose(under_way.reason)
+            return
+        if self._queue:
+            self._next()
+        else:
+            self._ended(self._stream, None)
+        ticket.keep()
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What became of one partition's batch."""
+
+    code: Code
+    reason: str
+    first: int = -1
+    """The message id of its first record."""
+    ticket: Ticket | None = None
+    """What its answer waits for; None where it was refused."""
+
+
+class _Produced:
+    """One Produce request: its partitions, and the answer that is made when all of them are committed."""
+
+    def __init__(
+        self,
+        server: KafkaServer,
+        one: _KafkaConnection,
+        version: int,
+        request: dict[str, Any],
+        framed: Callable[[bytes], bytes],
+    ) -> None:
+        self.answer = _Answer()
+        self._server = server
+        self._one = one
+        self._version = version
+        self._silent = request["acks"] == 0
+        self._framed = framed
+        self._parts: dict[str, list[tuple[int, _Outcome]]] = {}
+
+    def add(self, topic: str, partition: int, part: _Outcome) -> None:
+        """One partition was accepted or refused."""
+        self._parts.setdefault(topic, []).append((partition, part))
+
+    def begin(self, now: float, until: float) -> None:
+        """Wait for the commits of all partitions, until ``until`` at most."""
+        refused = any(part.ticket is None for _, part in self._all())
+        if self._silent:
+            # A client that wants no answer hears of an error by the end of its connection.
+            self.answer.data = b""
+            if refused:
+                self._server._drop(self._one, "a batch was refused, and its client wants no answer")
+            return
+        self.answer.begun, self.answer.until, self.answer.expire = now, until, self._answer_now
+        for ticket in self._tickets():
+            ticket.when_done(self._done)
+        self._done()
+
+    def _all(self) -> list[tuple[int, _Outcome]]:
+        return [one for parts in self._parts.values() for one in parts]
+
+    def _tickets(self) -> list[Ticket]:
+        return [part.ticket for _, part in self._all() if part.ticket is not None]
+
+    def _done(self) -> None:
+        if self.answer.data is not None:
+            return
+        tickets = self._tickets()
+        lost = next((ticket for ticket in tickets if ticket.kept is False), None)
+        if lost is not None:
+            self._server._lost(self._one, lost.reason)
+        elif all(ticket.kept for ticket in tickets):
+            self._answer_now()
+
+    def _answer_now(self) -> None:
+        topics = [
+            {"name": name, "partitions": [_told(index, part) for index, part in parts]}
+            for name, parts in self._parts.items()
+        ]
+        served = SERVED[Api.PRODUCE]
+        self.answer.data = self._framed(write(served.response, self._version, {"topics": topics, "throttle": 0}))
+        for ticket in self._tickets():
+            ticket.forget(self._done)
+        self._server._flush(self._one)
+
+
+def _told(index: int, part: _Outcome) -> dict[str, Any]:
+    code, reason = part.code, part.reason
+    if part.ticket is not None and not part.ticket.kept:
+        code, reason = Code.REQUEST_TIMED_OUT, "Spark has not committed the records yet; they are sent again"
+    return {
+        "index": index,
+        "error": code,
+        "base_offset": part.first if code is Code.NONE else -1,
+        "log_append_time": -1,
+        # A client that is told that its state is lost begins a new epoch only when it knows where the log starts.
+        "log_start_offset": 0 if code is Code.UNKNOWN_PRODUCER_ID else -1,
+        "record_errors": [],
+        "message": reason or None,
+    }
+
+
+_UNKNOWN_OPERATIONS = -(1 << 31)
+
+
+def instance_of(client: str, slot: int) -> str:
+    """The instance of a client's session at a slot; a client sends to several slots."""
+    return f"{PREFIX}{client.encode()[:MOST_NAME_BYTES].decode(errors='ignore')}/{slot}"
+
+
+def stream_name(topic: str, partition: int, producer: int) -> str:
+    """The name of the stream of one producer in one partition; a producer without an id is one for all of its kind."""
+    return f"{topic}/{partition}/{'-' if producer < 0 else producer}"
+
+
+def _api(key: int) -> Api | None:
+    try:
+        return Api(key)
+    except ValueError:
+        return None
+
+
+def _frame(correlation: int, body: bytes, *, flexible: bool) -> bytes:
+    head = correlation.to_bytes(4, "big", signed=True) + (b"\0" if flexible else b"")
+    return (len(head) + len(body)).to_bytes(4, "big") + head + body
+
+
+def _each_partition(request: dict[str, Any], row: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {"name": topic["name"], "partitions": [{"index": one["index"], **row} for one in topic["partitions"]]}
+        for topic in request["topics"]
+    ]
+
+
+def _patience(milliseconds: int) -> float:
+    return min(max(ANSWER_BEFORE * milliseconds / 1000, LEAST_PATIENCE), MOST_PATIENCE)
