@@ -76,7 +76,7 @@ def compressed(records: bytes, codec: int) -> bytes:
     """Records as a client compresses them; snappy in the blocks of Java's library."""
     match codec:
         case 1:
-            return gzip.compress(records)
+            return gzip.compress(records, mtime=0)
         case 2:
             out = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
             for at in range(0, len(records), 32 << 10):

@@ -82,28 +82,28 @@ def test_an_unreadable_batch_does_not_harm_the_others() -> None:
     assert (good, bad) == ([b"a", b"c"], [1, 3])
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        batch(records=record(0, None, b"x"), count=2),
-        batch(records=record(0, None, b"x") + record(1, None, b"y"), count=1),
-        batch(records=record(1, None, b"x")),
-        batch(records=varint(-5)),
-        batch(records=varint(100)),
-        batch(records=b"\xff\xff\xff\xff\xff\xff"),
-        batch(records=varint(6) + b"\0\0\0" + varint(50) + varint(0) + varint(0)),
-        batch(records=varint(6) + b"\0\0\0" + varint(-1) + varint(-1) + varint(1)),
-        batch(records=varint(6) + b"\0\0\0" + varint(-1) + varint(-1) + varint(-1)),
-        batch(records=varint(7) + b"\0\0\0" + varint(-1) + varint(-1) + varint(0) + b"x"),
-        batch(records=b"x", attributes=1),
-        batch(records=gzip.compress(record(0, None, b"x"))[:-9], attributes=1),
-        batch(records=b"\xff\xff\xff\xff\x0fx", attributes=2),
-        batch(records=b"\x82SNAPPY\x00" + bytes(8) + b"\x7f\xff\xff\xff", attributes=2),
-        batch(records=b"\x82SNAPPY\x00" + bytes(8) + b"\0\0", attributes=2),
-        batch(records=b"x" * 20, attributes=3),
-        batch(records=b"x" * 20, attributes=4),
-    ],
-)  # fmt: skip
+LIES = {
+    "more are counted than are there": batch(records=record(0, None, b"x"), count=2),
+    "fewer are counted than are there": batch(records=record(0, None, b"x") + record(1, None, b"y"), count=1),
+    "the number of a record": batch(records=record(1, None, b"x")),
+    "a negative length": batch(records=varint(-5)),
+    "a length beyond the end": batch(records=varint(100)),
+    "a number without an end": batch(records=b"\xff\xff\xff\xff\xff\xff"),
+    "a key beyond the end": batch(records=varint(6) + b"\0\0\0" + varint(50) + varint(0) + varint(0)),
+    "a header without its bytes": batch(records=varint(6) + b"\0\0\0" + varint(-1) + varint(-1) + varint(1)),
+    "a negative count of headers": batch(records=varint(6) + b"\0\0\0" + varint(-1) + varint(-1) + varint(-1)),
+    "bytes behind a record": batch(records=varint(7) + b"\0\0\0" + varint(-1) + varint(-1) + varint(0) + b"x"),
+    "no gzip": batch(records=b"x", attributes=1),
+    "gzip that ends early": batch(records=gzip.compress(record(0, None, b"x"), mtime=0)[:-9], attributes=1),
+    "no snappy": batch(records=b"\xff\xff\xff\xff\x0fx", attributes=2),
+    "a block of snappy beyond the end": batch(records=b"\x82SNAPPY\x00" + bytes(8) + b"\x7f\xff\xff\xff", attributes=2),
+    "snappy that ends early": batch(records=b"\x82SNAPPY\x00" + bytes(8) + b"\0\0", attributes=2),
+    "no lz4": batch(records=b"x" * 20, attributes=3),
+    "no zstd": batch(records=b"x" * 20, attributes=4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", LIES.values(), ids=LIES)
 def test_a_batch_that_lies_is_unreadable(wrong: bytes) -> None:
     with pytest.raises(Unreadable):
         read_records(wrong, headers=True)
