@@ -120,13 +120,11 @@ def dead_letter_file(payload: bytes) -> None:
     memory: dict[str, bytes] = {}
 
     class Folder:
-        identity = "here"
-
         def write(self, name: str, data: bytes) -> None:
             memory[name] = data
 
     rows = FailedRows.__new__(FailedRows)
-    vars(rows)["_folder"] = Folder()
+    vars(rows).update(_folder=Folder(), identity="here")
     rows.write_lines(FailedRow("shop/orders", 0), [event(payload)])
     (text,) = memory.values()
     (line,) = text.splitlines()

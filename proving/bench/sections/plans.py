@@ -19,8 +19,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from wallaroo_spark.options import Options
 from wallaroo_spark.references import Reference, References
-from wallaroo_spark.registry import QUERY_STARTS
 from wallaroo_spark.sidecar.plan_files import place_record
+from wallaroo_spark.source.fleet_view import FedRecord
 from wallaroo_spark.source.planner import Limits, Plan
 from wallaroo_spark.source.reader import WallarooStreamReader
 
@@ -34,7 +34,8 @@ class OneWorker:
     """A fleet of one worker that has one row of each active stream."""
 
     def __init__(self, record: str) -> None:
-        self.checkpoint, self.query, self.stamp = record, QUERY_STARTS, 0
+        self.checkpoint, self.fed, self.stamp = record, FedRecord(known=True, query="a query"), 0
+        self.hurried = False
         self.ends: dict[str, dict[str, Reference]] = {}
 
     def wait_for_first_look(self, seconds: float) -> None:
