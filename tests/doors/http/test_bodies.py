@@ -9,7 +9,8 @@ import zlib
 import pyarrow as pa
 import pytest
 
-from wallaroo_spark.doors.http.bodies import Taken, take
+from tests import evil_values as evil
+from wallaroo_spark.doors.http.bodies import KNOWN, Taken, take
 from wallaroo_spark.doors.http.encodings import check_encoding, decompressed
 from wallaroo_spark.doors.http.json_body import DOCUMENT_BYTES
 from wallaroo_spark.doors.http.parser import RequestHead
@@ -216,3 +217,27 @@ class TestEncodings:
         with pytest.raises(Problem) as caught:
             check_encoding("br")
         assert caught.value.headers["Accept-Encoding"] == "gzip, zstd"
+
+
+@pytest.mark.parametrize("name", evil.PAYLOADS)
+@pytest.mark.parametrize("kind", [*KNOWN, "cloud event in its binary mode", "event around it", "batch around it"])
+def test_an_evil_payload_is_taken_exactly_or_refused_with_its_reason(kind: str, name: str) -> None:
+    body = payload = evil.PAYLOADS[name]
+    fields = {"content-type": kind}
+    around = b'{"specversion": "1.0", "id": "1", "source": "/x", "type": "t", "data": ' + payload + b"}"
+    if kind == "cloud event in its binary mode":
+        fields = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/x", "ce-type": "t"}
+    elif kind == "event around it":
+        fields, body = {"content-type": "application/cloudevents+json"}, around
+    elif kind == "batch around it":
+        fields, body = {"content-type": "application/cloudevents-batch+json"}, b"[" + around + b"]"
+    try:
+        found = [*take(RequestHead("POST", "/v1/streams/orders", fields), body, "ms", MOST).messages.values]
+    except Problem as refused:
+        found, problem = [], str(refused)
+    else:
+        problem = ""
+    assert len(problem.encode()) < 1000
+    assert all(isinstance(one, bytes) for one in found)
+    if kind in ("text/plain", "application/octet-stream"):
+        assert (found, problem) == ([payload], "")
