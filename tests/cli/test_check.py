@@ -15,7 +15,7 @@ import yaml
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
-from tests.doors.acl import users
+from tests.security.acl import users
 from wallaroo_spark.cli.main import cli
 from wallaroo_spark.registry import EmbeddedRedis, Registry
 from wallaroo_spark.runtime.spark_checks import slow_processes

@@ -12,7 +12,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from tests.cli.conftest import COOKIE, TOKEN, Desk
-from tests.doors.acl import users
+from tests.security.acl import users
 from tests.waiting import eventually
 from wallaroo_spark.cli.main import cli
 from wallaroo_spark.cli.support import bundle as bundle_module

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.doors.acl import users
 from tests.pems import Pems
 from tests.receiver.support import Batches, Feeders, addresses, numbered, payloads
+from tests.security.acl import users
 from tests.waiting import SECONDS, eventually
 from wallaroo_spark.errors import ConfigurationError, RemoteProtocolError, TransportError
 from wallaroo_spark.inner.client import Trust, WorkerClient

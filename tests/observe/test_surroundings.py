@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.doors.acl import users
+from tests.security.acl import users
 from tests.sinks.two_phase.decided import decided
 from wallaroo_spark.cli.main import cli
 from wallaroo_spark.observe import surroundings

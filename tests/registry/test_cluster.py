@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from proving.ports import lasting_port
-from tests.doors.acl import users
+from tests.security.acl import users
 from tests.waiting import eventually
 from wallaroo_spark.errors import LeaseLostError, RegistryError, SinkError
 from wallaroo_spark.pubsub.topic_catalog import PublisherProgress, ServedPartition, TopicCatalog, TopicRecord, leases_of

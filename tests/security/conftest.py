@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.doors.keys import secrets_of
 from tests.pems import Pems
+from tests.security.keys import secrets_of
 from tests.worker.running import TOKEN, Fleet, Running, fleet
 from wallaroo_spark.inner.client import status_token
 from wallaroo_spark.registry import EmbeddedRedis

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.doors_kafka.batches import batch, record, varint
+from tests.doors.kafka.batches import batch, record, varint
 from wallaroo_spark.columnar import ROW_SCHEMA
 from wallaroo_spark.doors.kafka import records as records_module
 from wallaroo_spark.doors.kafka.record_batch import HEAD_BYTES

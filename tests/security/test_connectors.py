@@ -1,4 +1,4 @@
-"""The connectors' door: cookie, certificate, and the name in it."""
+"""The connectors' port: cookie, certificate, and the name in it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import ssl
 import pyarrow.flight as flight
 import pytest
 
-from tests.doors.conftest import Ear
-from tests.doors.keys import GUESS, trusting
 from tests.pems import Pems
 from tests.revisions import revisions
+from tests.security.conftest import Ear
+from tests.security.keys import GUESS, trusting
 from tests.waiting import eventually
 from tests.worker.peer import Peer
 from tests.worker.running import COOKIE, TOKEN, Running

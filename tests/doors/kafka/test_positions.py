@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.doors_kafka.batches import batch
+from tests.doors.kafka.batches import batch
 from wallaroo_spark.doors.kafka.apis import Code
 from wallaroo_spark.doors.kafka.positions import number, place
 from wallaroo_spark.doors.kafka.record_batch import BatchHead, BatchRefused, head_of

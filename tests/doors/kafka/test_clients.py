@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from proving.ports import lasting_port
-from tests.doors_kafka.clients import CLIENTS, IDEMPOTENT, compressing, with_confluent
+from tests.doors.kafka.clients import CLIENTS, IDEMPOTENT, compressing, with_confluent
 from tests.pems import make_pems
 from wallaroo_spark.doors.kafka.rows import expand
 from wallaroo_spark.testing.fake_worker import FakeWorker

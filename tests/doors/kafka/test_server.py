@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.doors_kafka.batches import batch
-from tests.doors_kafka.worlds import World, body_of, codes, produce, request
+from tests.doors.kafka.batches import batch
+from tests.doors.kafka.worlds import World, body_of, codes, produce, request
 from wallaroo_spark.doors.kafka.apis import SERVED, Api, Code
 from wallaroo_spark.doors.kafka.positions import fence
 from wallaroo_spark.doors.kafka.server import IDLE_SECONDS, UNFINISHED_SECONDS

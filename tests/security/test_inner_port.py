@@ -1,4 +1,4 @@
-"""The inner port's door: the token, for each call there is, and TLS where connectors have it too."""
+"""The inner port: the token, for each call there is, and TLS where connectors have it too."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ import pyarrow.flight as flight
 import pytest
 from click.testing import CliRunner
 
-from tests.doors.conftest import Ear
-from tests.doors.keys import GUESS, sealing, told, trusting
 from tests.pems import Pems
+from tests.security.conftest import Ear
+from tests.security.keys import GUESS, sealing, told, trusting
 from tests.source.fleet import TOKEN as SOURCE_TOKEN
 from tests.source.fleet import LiveFleet
 from tests.waiting import SECONDS, eventually

@@ -9,10 +9,10 @@ import pytest
 import redis
 from click.testing import CliRunner
 
-from tests.doors.acl import users
-from tests.doors.conftest import Ear
 from tests.pubsub.running import COOKIE as TOPICS_COOKIE
 from tests.pubsub.running import TOPIC, Stage
+from tests.security.acl import users
+from tests.security.conftest import Ear
 from tests.waiting import SECONDS, eventually
 from tests.worker.running import COOKIE, TOKEN, Fleet, Running, fleet
 from wallaroo_spark.cli.main import cli

@@ -13,7 +13,7 @@ import pytest
 
 from proving.ports import lasting_port
 from proving.processes import descendants, listeners
-from tests.doors_kafka.clients import CLIENTS, IDEMPOTENT
+from tests.doors.kafka.clients import CLIENTS, IDEMPOTENT
 from tests.waiting import eventually
 from wallaroo_spark.receiver import Receiver
 

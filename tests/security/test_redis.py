@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.doors.keys import GUESS, sealing, secrets_of, told
 from tests.pems import Pems
 from tests.registry.tls import tls_in_front_of
+from tests.security.keys import GUESS, sealing, secrets_of, told
 from tests.waiting import SECONDS
 from tests.worker.running import COOKIE, TOKEN, Fleet, Running
 from wallaroo_spark.errors import RegistryError
