@@ -28,8 +28,13 @@ class Clock:
         clock = SimpleNamespace(time_ns=lambda: self.now, monotonic=time.monotonic)
         monkeypatch.setattr("wallaroo_spark.checkpoint.commits.time", clock)
 
-    def stamp(self) -> int | None:
-        return self.at
+        self.planned = 0
+
+    def stamp(self, log: str = "commits") -> int | None:
+        return self.planned if log == "offsets" else self.at
+
+    def next_commit(self) -> int | None:
+        return None
 
 
 @pytest.fixture
@@ -59,6 +64,33 @@ def test_where_looking_is_not_cheap_nothing_is_seen(log: Any) -> None:
     log.at = None
 
     assert not follower.changed()
+
+
+def pauses(follower: CommitFollower) -> list[float]:
+    """The first three pauses of a wait."""
+    found: list[float] = []
+
+    class Woken:
+        def wait(self, pause: float) -> bool:
+            found.append(pause)
+            return len(found) == 3
+
+    follower.wait(Woken())  # type: ignore[arg-type]
+    return found
+
+
+def test_a_commit_whose_file_spark_has_begun_is_looked_for_often(log: Any) -> None:
+    log.now = log.at = 100 * 10**9
+    log.planned = log.now - 10**8
+
+    assert pauses(CommitFollower(log)) == [commits.LEAST_LOOK_SECONDS] * 3
+
+
+def test_a_log_that_has_long_not_changed_is_looked_at_seldom(log: Any) -> None:
+    log.now = 100 * 10**9
+    log.at = log.planned = log.now - 10 * 10**9
+
+    assert pauses(CommitFollower(log))[0] == commits.LOOK_SECONDS
 
 
 @pytest.fixture

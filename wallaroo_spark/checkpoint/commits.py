@@ -21,13 +21,14 @@ from wallaroo_spark.steps import Step, passed
 _log = one_line(logging.getLogger(__name__))
 
 LOOK_SECONDS = 0.02
-"""The longest pause between two looks at a local checkpoint, while no batch is under way or one takes long."""
+"""The longest pause between two looks at a local checkpoint, while nothing changes or a batch takes long."""
 LEAST_LOOK_SECONDS = 0.002
 """The shortest pause."""
 LOOKS_A_BATCH = 50
-"""While a batch is under way, a pause is this part of the time since it was planned, within the two limits.
+"""A pause is this part of the time since the last change of the offset log or of the commit log, within the two limits.
 
-So a pause delays an ACK by a fiftieth of its batch. A batch of 100 ms has 50 looks, one of half a second 110.
+So a pause delays an ACK by a fiftieth of its batch. A batch of 100 ms has 50 looks, one of half a second 110. The
+commit log changes some milliseconds before a commit is there, when Spark begins to write its file.
 """
 COMMIT_SECONDS = 0.5
 """The longest pause between two reads of the commit log, also where its changes cannot be seen cheaply.
@@ -113,10 +114,9 @@ class CommitFollower:
         planned, committed = self._files.stamp("offsets"), self._files.stamp()
         if planned is None or committed is None:
             return COMMIT_SECONDS
-        if planned <= committed:
-            return LOOK_SECONDS
         # A clock that was set back makes looks frequent, for as long as one batch.
-        return min(max((time.time_ns() - planned) / 1e9 / LOOKS_A_BATCH, LEAST_LOOK_SECONDS), LOOK_SECONDS)
+        unchanged = (time.time_ns() - max(planned, committed)) / 1e9
+        return min(max(unchanged / LOOKS_A_BATCH, LEAST_LOOK_SECONDS), LOOK_SECONDS)
 
 
 class CommitThread:
