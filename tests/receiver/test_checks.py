@@ -56,6 +56,27 @@ def test_half_of_a_pair_of_options_is_refused(given: dict[str, Any], said: str) 
         checks.combinations(Options(**given))
 
 
+@pytest.mark.parametrize(
+    ("trigger", "kafka_port", "warns"),
+    [
+        ("every 5 s", 9092, False),
+        ("every 7.5 s", 9092, True),
+        ("every 7.5 s", None, False),
+        ("as soon as possible", 9092, False),
+        ("available now", 9092, False),
+        ("", 9092, False),
+        ("5 seconds", 9092, False),
+        ("10 seconds", 9092, True),
+        ("1 minute", 9092, True),
+    ],
+)
+def test_a_trigger_that_lets_kafka_clients_wait_is_warned_of(trigger: str, kafka_port: int | None, warns: bool) -> None:
+    warning = checks.slow_trigger(trigger, Options(receiver="orders", kafka_port=kafka_port))
+    assert bool(warning) == warns
+    if warns:
+        assert f"receiver 'orders' has the trigger '{trigger}'" in warning
+
+
 def test_whole_pairs_of_options_are_fine() -> None:
     checks.combinations(Options())
     whole = Options(tls_certificate="a.pem", tls_key="a.key", tls_ca="ca.pem", tls_bind_instances=True)

@@ -182,6 +182,22 @@ def trigger(writer: Any) -> None:
         raise _once()
 
 
+KAFKA_TRIGGER_SECONDS = 5.0
+"""The longest interval of a trigger with the Kafka door on that is not warned of: clients wait 30 s for an answer, some
+10 s, and have a few requests under way."""
+
+
+def slow_trigger(words: str, options: Options) -> str:
+    """The warning of a trigger, in words, that is too slow for clients of the Kafka door; empty for none."""
+    if options.kafka_port is None or writers.interval_seconds(words) <= KAFKA_TRIGGER_SECONDS:
+        return ""
+    return (
+        f"the query of receiver {options.receiver!r} has the trigger {words!r}, and kafka.port is given: a Kafka "
+        "client waits for the commit of its batches, and has only some of them under way, so it will be slow; use a "
+        f"trigger of at most {KAFKA_TRIGGER_SECONDS:g} s"
+    )
+
+
 def _once() -> ConfigurationError:
     return ConfigurationError(
         "the trigger Once plans its batch before a connector has sent anything, so it would read nothing; "

@@ -180,6 +180,8 @@ class FedQuery:
         assert announcer is not None
         self._synced = synced
         self.facts.starting(files.identity, trigger)
+        if warning := checks.slow_trigger(trigger, self.options):
+            log.warning("%s", warning)
         committed = files.progress(self.name).committed
         checks.decided(files.identity, committed)
         references = committed.references if committed else (self.options.starting_offsets or {})

@@ -75,6 +75,15 @@ def in_words(text: str) -> str:
     return _TRIGGERS.get(text, text)
 
 
+_UNIT_SECONDS = {"s": 1, "second": 1, "minute": 60, "hour": 3600, "day": 86_400}
+
+
+def interval_seconds(words: str) -> float:
+    """The interval of a trigger in words; 0 for a trigger without one."""
+    parts = re.findall(r"([\d.]+) (s|second|minute|hour|day)s?\b", words)
+    return sum(float(number) * _UNIT_SECONDS[unit] for number, unit in parts)
+
+
 def receivers_of(writer: Any) -> set[str] | None:
     """Return the names of the receivers that the query reads; None when its sources cannot be read."""
 

@@ -14,12 +14,14 @@ import pyarrow as pa
 import pytest
 
 from proving.ports import lasting_port
-from tests.doors.kafka.clients import CLIENTS, IDEMPOTENT, compressing, with_confluent
+from proving.producers.python_clients import CLIENTS
+from tests.doors.kafka.clients import IDEMPOTENT, send
 from tests.pems import make_pems
 from wallaroo_spark.doors.kafka.rows import expand
 from wallaroo_spark.testing.fake_worker import FakeWorker
 
-VALUES = [b"value-%d" % number for number in range(2000)]
+RECORDS = 2000
+VALUES = [b"%d" % number for number in range(RECORDS)]
 
 
 @contextmanager
@@ -44,7 +46,7 @@ def committed(worker: FakeWorker) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_client_with_its_own_defaults_is_answered_when_committed(client: str) -> None:
     with running() as (worker, servers), worker.committing():
-        offsets = CLIENTS[client](servers, "orders", VALUES)
+        offsets = send(client, servers, "orders", RECORDS)
     rows = committed(worker)
     assert Counter(row["value"] for row in rows) == Counter(VALUES)
     assert {row["instance"] for row in rows} == {"kafka/billing"}
@@ -58,21 +60,21 @@ def test_a_client_with_its_own_defaults_is_answered_when_committed(client: str) 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_every_codec_of_a_client_is_read(client: str, codec: str) -> None:
     with running() as (worker, servers), worker.committing():
-        CLIENTS[client](servers, "orders", VALUES, **compressing(client, codec))
+        send(client, servers, "orders", RECORDS, codec=codec)
     assert Counter(row["value"] for row in committed(worker)) == Counter(VALUES)
 
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_killed_worker_loses_and_repeats_nothing_of_an_idempotent_producer(client: str) -> None:
-    values = [b"value-%d" % number for number in range(8000)]
+    records = 8000
     answered: list[int] = []
 
-    def send(servers: str) -> None:
-        for begin in range(0, len(values), 1000):
-            answered.extend(CLIENTS[client](servers, "orders", values[begin : begin + 1000], **IDEMPOTENT[client]))
+    def produce(servers: str) -> None:
+        for first in range(0, records, 1000):
+            answered.extend(send(client, servers, "orders", 1000, IDEMPOTENT[client], first=first))
 
     with running() as (worker, servers):
-        sender = threading.Thread(target=send, args=(servers,))
+        sender = threading.Thread(target=produce, args=(servers,))
         sender.start()
         for _ in range(3):
             worker.commit()
@@ -81,11 +83,11 @@ def test_a_killed_worker_loses_and_repeats_nothing_of_an_idempotent_producer(cli
         with worker.committing():
             sender.join(120)
     rows = committed(worker)
-    assert Counter(row["value"] for row in rows) == Counter(values)
-    assert len(answered) == len(values)
+    assert Counter(int(row["value"]) for row in rows) == Counter(range(records))
+    assert len(answered) == records
     by_partition: dict[int, list[int]] = {}
     for row in rows:
-        by_partition.setdefault(row["stream_id"], []).append(int(row["value"].removeprefix(b"value-")))
+        by_partition.setdefault(row["stream_id"], []).append(int(row["value"]))
     assert all(sent == sorted(sent) for sent in by_partition.values())
 
 
@@ -98,18 +100,7 @@ def test_a_client_authenticates_itself_with_the_cookie_over_tls(tmp_path: Path) 
         ),
         worker.committing(),
     ):
-        with_confluent(
-            servers,
-            "orders",
-            VALUES,
-            **{
-                "security.protocol": "SASL_SSL",
-                "sasl.mechanism": "PLAIN",
-                "sasl.username": "billing",
-                "sasl.password": "s3cret",
-                "ssl.ca.location": pems.ca,
-            },
-        )
+        send("confluent-kafka", servers, "orders", RECORDS, password="s3cret", ca=pems.ca)
     assert len(committed(worker)) == len(VALUES)
 
 
@@ -143,7 +134,13 @@ def test_a_request_that_spark_does_not_commit_in_time_is_sent_again_and_is_there
         offsets: list[int] = []
         sender = threading.Thread(
             target=lambda: offsets.extend(
-                with_confluent(servers, "orders", VALUES, **{"enable.idempotence": True, "request.timeout.ms": 2000})
+                send(
+                    "confluent-kafka",
+                    servers,
+                    "orders",
+                    RECORDS,
+                    {"enable.idempotence": True, "request.timeout.ms": 2000},
+                )
             )
         )
         sender.start()

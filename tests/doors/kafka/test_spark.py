@@ -13,7 +13,8 @@ import pytest
 
 from proving.ports import lasting_port
 from proving.processes import descendants, listeners
-from tests.doors.kafka.clients import CLIENTS, IDEMPOTENT
+from proving.producers.python_clients import CLIENTS
+from tests.doors.kafka.clients import IDEMPOTENT, send
 from tests.waiting import eventually
 from wallaroo_spark.receiver import Receiver
 
@@ -35,9 +36,9 @@ class _Producers:
 
     def _run(self, client: str, servers: str) -> None:
         try:
-            for begin in range(0, VALUES, VALUES // 8):
-                values = [b"value-%d" % number for number in range(begin, begin + VALUES // 8)]
-                self.answered[client] += len(CLIENTS[client](servers, client, values, **IDEMPOTENT[client]))
+            for first in range(0, VALUES, VALUES // 8):
+                offsets = send(client, servers, client, VALUES // 8, IDEMPOTENT[client], first=first)
+                self.answered[client] += len(offsets)
         except BaseException as error:
             self.failures.append(error)
 
@@ -80,7 +81,7 @@ def test_nothing_is_lost_or_repeated_when_a_worker_is_killed_and_the_receiver_st
     rows = spark.read.parquet(str(table)).collect()
     assert producers.answered == dict.fromkeys(CLIENTS, VALUES)
     found = Counter((row.topic, bytes(row.value)) for row in rows)
-    wanted = Counter((client, b"value-%d" % number) for client in CLIENTS for number in range(VALUES))
+    wanted = Counter((client, b"%d" % number) for client in CLIENTS for number in range(VALUES))
     assert found == wanted
     assert {row.timestampType for row in rows} == {0}
     assert {field.name for field in spark.read.parquet(str(table)).schema} == {

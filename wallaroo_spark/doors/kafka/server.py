@@ -586,6 +586,8 @@ class _Produced:
         self._silent = request["acks"] == 0
         self._framed = framed
         self._parts: dict[str, list[tuple[int, _Outcome]]] = {}
+        self._tickets: list[Ticket] = []
+        """Those that were not found kept, in any order. All of a session are lost together."""
 
     def add(self, topic: str, partition: int, part: _Outcome) -> None:
         """One partition was accepted or refused."""
@@ -593,33 +595,28 @@ class _Produced:
 
     def begin(self, now: float, until: float) -> None:
         """Wait for the commits of all partitions, until ``until`` at most."""
-        refused = any(part.ticket is None for _, part in self._all())
+        outcomes = [part for parts in self._parts.values() for _, part in parts]
+        self._tickets = [part.ticket for part in outcomes if part.ticket is not None]
         if self._silent:
             # A client that wants no answer hears of an error by the end of its connection.
             self.answer.data = b""
-            if refused:
+            if len(self._tickets) < len(outcomes):
                 self._server._drop(self._one, "a batch was refused, and its client wants no answer")
             return
         self.answer.begun, self.answer.until, self.answer.expire = now, until, self._answer_now
-        for ticket in self._tickets():
+        for ticket in list(self._tickets):
             ticket.when_done(self._done)
         self._done()
-
-    def _all(self) -> list[tuple[int, _Outcome]]:
-        return [one for parts in self._parts.values() for one in parts]
-
-    def _tickets(self) -> list[Ticket]:
-        return [part.ticket for _, part in self._all() if part.ticket is not None]
 
     def _done(self) -> None:
         if self.answer.data is not None:
             return
-        tickets = self._tickets()
-        lost = next((ticket for ticket in tickets if ticket.kept is False), None)
-        if lost is not None:
-            self._server._lost(self._one, lost.reason)
-        elif all(ticket.kept for ticket in tickets):
+        while self._tickets and self._tickets[-1].kept:
+            self._tickets.pop()
+        if not self._tickets:
             self._answer_now()
+        elif self._tickets[-1].kept is False:
+            self._server._lost(self._one, self._tickets[-1].reason)
 
     def _answer_now(self) -> None:
         topics = [
@@ -628,7 +625,7 @@ class _Produced:
         ]
         served = SERVED[Api.PRODUCE]
         self.answer.data = self._framed(write(served.response, self._version, {"topics": topics, "throttle": 0}))
-        for ticket in self._tickets():
+        for ticket in self._tickets:
             ticket.forget(self._done)
         self._server._flush(self._one)
 
