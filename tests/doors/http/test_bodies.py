@@ -145,6 +145,73 @@ class TestCloudEvents:
 
         assert take(head, body, "s", MOST).messages.event_times == [1_700_000_000]
 
+    @pytest.mark.parametrize(
+        "more",
+        [
+            {"datacontenttype": None, "dataschema": None, "subject": None, "time": None},
+            {"datacontenttype": "text/plain; charset=utf-8", "dataschema": "https://x.example.com/y", "subject": "a b"},
+            {"extinteger": 10, "extboolean": True, "exttimestamp": "2023-03-31T15:12:00Z", "extbinary": "TWE="},
+            {"source": "#fragment"},
+        ],
+        ids=str,
+    )
+    def test_attributes_may_be_null_and_extensions_have_several_types(self, more: dict[str, object]) -> None:
+        body = json.dumps({**EVENT, **more}).encode()
+
+        assert taken(body, "application/cloudevents+json").messages.values == [body]
+        assert taken(b"[" + body + b"]", "application/cloudevents-batch+json").messages.values == [body]
+
+    @pytest.mark.parametrize(
+        "time",
+        [
+            "2018-04-05T17:31:00Z",
+            "2018-04-05t17:31:00z",
+            "2018-04-05T17:31:00.000000000Z",
+            "2018-04-05T18:31:00+01:00",
+            "2018-04-05T16:31:00-01:00",
+        ],
+    )
+    def test_a_time_may_have_fractions_and_an_offset(self, time: str) -> None:
+        body = json.dumps({**EVENT, "time": time}).encode()
+
+        assert taken(body, "application/cloudevents+json").messages.event_times == [1_522_949_460_000_000_000]
+
+    def test_the_media_type_decides_about_the_mode_also_where_there_are_fields_of_the_binary_one(self) -> None:
+        fields = {f"ce-{name}": value for name, value in EVENT.items()}
+        body = json.dumps({**EVENT, "data": 1}).encode()
+
+        assert taken(body, "application/cloudevents+json", **fields).messages.values == [body]
+        batched = taken(b"[" + body + b"]", "application/cloudevents-batch+json; charset=UTF-8", **fields)
+        assert batched.messages.values == [body]
+        assert refused(body, "application/cloudevents+avro", **fields).code == "http-media-type"
+
+    @pytest.mark.parametrize(
+        ("field", "text"),
+        [
+            ("%22x%25", '"x%'),
+            ('"a b"', "a b"),
+            (r'"a \"b\" \\ %20"', 'a "b" \\  '),
+            ('"', '"'),
+            ("%e2%82%ac%41", "€A"),
+        ],
+    )
+    def test_in_the_binary_mode_a_field_may_be_quoted(self, field: str, text: str) -> None:
+        assert self.binary(b"", subject=field)["subject"] == text
+
+    @pytest.mark.parametrize(
+        "more", [{"subject": "%C0%A0"}, {"subject": "%ff"}, {"datacontenttype": "text/plain"}, {"data": "x"}]
+    )
+    def test_in_the_binary_mode_fields_that_break_the_specification_are_refused(self, more: dict[str, str]) -> None:
+        fields = {f"ce-{name}": value for name, value in {**EVENT, **more}.items()}
+
+        assert refused(b"{}", **fields).code == "http-body-unreadable"
+
+    def test_a_batch_with_one_broken_event_is_refused_as_a_whole(self) -> None:
+        good = json.dumps(EVENT)
+        for bad in ('"text"', json.dumps({**EVENT, "specversion": "0.9"}), json.dumps({**EVENT, "id": None})):
+            body = f"[{good}, {bad}]".encode()
+            assert refused(body, "application/cloudevents-batch+json").code == "http-body-unreadable"
+
     def test_a_time_before_1970_is_none(self) -> None:
         body = json.dumps({**EVENT, "time": "1969-12-31T23:59:59Z"}).encode()
 
@@ -162,8 +229,23 @@ class TestCloudEvents:
             {"time": "2023-11-14T22:13:20"},
             {"Subject": "x"},
             {"my-name": "x"},
+            {"time": "2018-04-05T18:31Z"},
+            {"time": "2018-04-05T18:31:00+05"},
+            {"time": "2018-04-05T18:31:00+25:00"},
+            {"time": 1_700_000_000},
+            {"time": ""},
+            {"subject": ""},
+            {"subject": 7},
+            {"dataschema": ""},
+            {"datacontenttype": ""},
+            {"datacontenttype": "xyz"},
+            {"extension": 1.5},
+            {"extension": {"a": 1}},
+            {"my.extension": "x"},
+            {"id": {"xyz": "abc"}},
             {"data": 1, "data_base64": "eA=="},
         ],
+        ids=str,
     )
     def test_an_event_that_breaks_the_specification_is_refused(self, change: dict[str, object]) -> None:
         body = json.dumps({name: value for name, value in {**EVENT, **change}.items() if value is not None}).encode()

@@ -31,7 +31,7 @@ def media_type(head: RequestHead) -> str:
     """The media type of a body, in lower case and without parameters. Raises :class:`Problem` for one that is not
     known."""
     kind = head.get("content-type").partition(";")[0].strip().lower()
-    if cloud_events.is_binary(head.fields) or kind in KNOWN or kind in LINES:
+    if cloud_events.is_binary(kind, head.fields) or kind in KNOWN or kind in LINES:
         return kind
     hint = ""
     if kind == "application/x-www-form-urlencoded":
@@ -64,7 +64,7 @@ def take(head: RequestHead, body: bytes, unit: str, most: int) -> Taken:
 
 
 def _taken(head: RequestHead, kind: str, body: bytes, unit: str) -> Taken:
-    if cloud_events.is_binary(head.fields):
+    if cloud_events.is_binary(kind, head.fields):
         return _events([cloud_events.binary(head.fields, body, unit)])
     if kind == cloud_events.STRUCTURED:
         return _events([cloud_events.structured(read_json(body), body, unit)])
