@@ -60,7 +60,7 @@ class Options:
     host."""
     http_port: int | None = setting(None, Kind.COUNT, minimum=0, maximum=65_535)
     """Slot p accepts HTTP requests on http.port + p; 0 lets the system choose. Without it there is no HTTP door.
-    Needs a cookie unless the workers listen on a loopback address."""
+    Needs a cookie or door.tokens unless the workers listen on a loopback address."""
     http_timeout: float = setting(25.0, Kind.SECONDS, minimum=0)
     """How long an HTTP request waits for its commit, before it is answered with 202 and a place to ask again."""
     http_max_body: int = setting(128 << 20, Kind.BYTES, minimum=1 << 10)
@@ -71,10 +71,17 @@ class Options:
     door_replay_timeout: float = setting(10.0, Kind.SECONDS, minimum=0)
     """How long a read waits for a client of a door to send a planned range again, at most half of replayTimeout. After
     that the batch goes on without the messages, which were not answered; docs/doors.md says what that means."""
+    door_tokens: str = setting("", Kind.TEXT)
+    """File with the tokens of doors' clients, on the hosts of the workers: a name and its token in each line. Its
+    clients are then known by their tokens, and the cookie is for connectors alone. A worker reads it again when it has
+    changed; docs/doors.md says more."""
+    door_received: tuple[str, ...] = setting((), Kind.NAMES)
+    """Streams and topics, as patterns such as logs.*, whose requests doors answer when they are in the worker's memory.
+    What was answered is lost when the worker dies."""
     kafka_port: int | None = setting(None, Kind.COUNT, minimum=1, maximum=65_535)
     """Port of the Kafka door: the nodes of slot p listen on the kafka.nodes ports from kafka.port + p * kafka.nodes on.
-    Without it there is no Kafka door. Needs a cookie, which is the clients' password, unless the workers listen on a
-    loopback address."""
+    Without it there is no Kafka door. Needs a cookie, which is the clients' password, or door.tokens, unless the
+    workers listen on a loopback address."""
     kafka_nodes: int = setting(4, Kind.COUNT, minimum=1, maximum=32)
     """Number of nodes as which each slot appears to Kafka clients, which send to each node separately."""
     kafka_partitions: int = setting(64, Kind.COUNT, minimum=1, maximum=1024)

@@ -106,6 +106,16 @@ def test_addresses_by_slot_are_fine() -> None:
     checks.addresses(Options(port=7100, inner_port=7102, **fine))
 
 
+@pytest.mark.parametrize("door", ["http_port", "kafka_port"])
+def test_a_door_that_other_machines_reach_needs_a_secret(door: str) -> None:
+    given: dict[str, Any] = {door: 9092}
+    with pytest.raises(ConfigurationError, match=r"listen at 0\.0\.0\.0 .* or door\.tokens, or listen on"):
+        checks.doors(Options(**given), "0.0.0.0")
+    checks.doors(Options(**given, cookie="a secret"), "0.0.0.0")
+    checks.doors(Options(**given, door_tokens="/etc/tokens"), "0.0.0.0")
+    checks.doors(Options(**given), "127.0.0.1")
+
+
 def test_a_checkpoint_whose_sources_stand_apart_without_an_order_is_refused() -> None:
     checks.decided("file:///checkpoint", None)
     checks.decided("file:///checkpoint", PlannedBatch(4, {}))

@@ -1,7 +1,8 @@
 """The common ground of a worker's doors: the sessions of their clients, and the rows that nobody can send again.
 
 It is there in every worker, also where all doors are off, because a range of a door's stream may be planned while the
-door was on. Pure: the clock is an argument, and the worker is :class:`~.client.Host`. Source:
+door was on. Pure but for the file of ``door.tokens``: the clock is an argument, and the worker is
+:class:`~.client.Host`. Source:
 ``docs/architecture.md#doors``.
 """
 
@@ -11,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
 from wallaroo_spark.doors.client import Accepted, DoorClient, Greeting, Host
+from wallaroo_spark.doors.senders import Senders
 from wallaroo_spark.doors.unanswered import UnansweredRanges
 from wallaroo_spark.options import Options
 from wallaroo_spark.protocol.reserved import reserved
@@ -32,6 +34,7 @@ class Ground:
     def __init__(self, host: Host, options: Options, cookie: str, slot: int, log: Callable[[str], None]) -> None:
         self.slot = slot
         self.host = host
+        self.senders = Senders(cookie, options.door_tokens)
         self.clients: dict[str, DoorClient] = {}
         self.given_up: dict[StreamKey, tuple[int, int]] = {}
         """The references of the ranges of a stream that were given up here: above the first, up to the second."""
@@ -84,6 +87,8 @@ class Ground:
     def tick(self, now: float) -> None:
         """Time has passed; ``now`` is in monotonic seconds."""
         self._now = now
+        if news := self.senders.tick(now):
+            self._log(news)
         if self._unanswered:
             # Nobody can send messages again that a worker of this slot has numbered.
             for planned in list(self._unanswered.due(now, self._own)):

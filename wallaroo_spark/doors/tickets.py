@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from fnmatch import fnmatchcase
+
+
+def answered_when_received(name: str, patterns: Collection[str]) -> bool:
+    """Whether requests for a stream are answered when the worker has received them, in place of their commit.
+
+    ``patterns`` is the option ``door.received``.
+    """
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 class Ticket:

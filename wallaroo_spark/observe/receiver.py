@@ -328,6 +328,9 @@ class SlotStatus:
     """Accepted connectors that wait for OK."""
     doors: Mapping[str, str] = field(default_factory=dict)
     """Where its doors for other protocols are reached: ``http`` and a URL, ``kafka`` and host:port."""
+    door_received: tuple[str, ...] = ()
+    """The streams and topics whose requests its doors answer when they are received, as patterns: the option
+    ``door.received``."""
     requests_waiting: int = figure(0, "{request}", "wallaroo_door_requests_waiting", otel="wallaroo.door.waiting")
     """Requests of doors' clients that wait for their commit."""
     credits: int = figure(0, "{message}", "wallaroo_credits", otel="wallaroo.credits.available", terminal="credits")

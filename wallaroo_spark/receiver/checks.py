@@ -103,10 +103,10 @@ def doors(options: Options, host: str) -> None:
     for door in _DOORS:
         if ports[door.option] is None:
             continue
-        if not resolve_secret(options.cookie) and not is_loopback(host):
+        if not options.door_tokens and not resolve_secret(options.cookie) and not is_loopback(host):
             raise ConfigurationError(
-                f"option {door.option}: the {door.name} door would listen at {host} and accept every "
-                f"request; set cookie, which is its {door.secret}, or listen on loopback (host=127.0.0.1)",
+                f"option {door.option}: the {door.name} door would listen at {host} and accept every request; set "
+                f"cookie, which is its {door.secret}, or door.tokens, or listen on loopback (host=127.0.0.1)",
                 code="option-missing",
                 option=door.option,
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import ipaddress
 import socket
 from urllib.parse import urlsplit
@@ -32,6 +33,7 @@ def open_access_warning(who: str, host: str, cookie: str, authority: str = "") -
     )
 
 
+@functools.lru_cache(256)
 def is_loopback(host: str) -> bool:
     """Whether only programs on this machine reach the host. A name other than ``localhost`` counts as reachable."""
     try:

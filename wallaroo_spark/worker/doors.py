@@ -70,7 +70,6 @@ class WorkerDoors:
         self._shell = shell
         self._state = state
         self._options = options
-        self._cookie = cookie
         self._slot = state.connections.slot
         self._hosts = hosts
         self._open: dict[str, Door] = {}
@@ -83,7 +82,7 @@ class WorkerDoors:
         if self._options.http_port is not None:
             from wallaroo_spark.doors.http.door import open_door
 
-            door = await open_door(self.ground, self._options, self._cookie, stopped)
+            door = await open_door(self.ground, self._options, stopped)
             if door is not None:
                 self._open["http"] = door
                 log.info("slot %d: the HTTP door is at %s", self._slot, door.url)
@@ -91,7 +90,7 @@ class WorkerDoors:
         if self._options.kafka_port is not None:
             from wallaroo_spark.doors.kafka.door import open_door as open_kafka
 
-            kafka = await open_kafka(self.ground, self._options, self._cookie, stopped, self._hosts)
+            kafka = await open_kafka(self.ground, self._options, stopped, self._hosts)
             if kafka is not None:
                 self._open["kafka"] = kafka
                 self._ticks.append(kafka.tick)
@@ -111,6 +110,7 @@ class WorkerDoors:
         """The addresses of the open doors, and their requests, by the names of ``observe.receiver.SlotStatus``."""
         return {
             "doors": {name: door.url for name, door in self._open.items()},
+            "door_received": self._options.door_received,
             "requests_waiting": sum(door.waiting for door in self._open.values()),
         }
 

@@ -205,6 +205,18 @@ class TestAnswersThatComeLater:
         assert eventually(lambda: client.ask("GET", answer.fields["location"]).status == 200)
         assert answer.json["reference"] == reference
 
+    def test_a_stream_may_be_answered_when_it_is_received(self, make_door: Make) -> None:
+        client = make_door(door_received=("logs.*",))
+
+        answer = client.post(b"[1, 2]", stream="logs.web")
+
+        assert answer.status == 202
+        assert answer.json["received"] == 2
+        assert client.worker.client.status()["door_received"] == ["logs.*"]
+        client.commit(name="logs.web", messages=2)
+        assert eventually(lambda: client.ask("GET", answer.fields["location"]).status == 200)
+        assert not client.later(b"{}").done()
+
     @pytest.mark.parametrize("reference", ["7", "x", "-1", "9" * 30])
     def test_a_request_that_the_worker_does_not_have_is_unknown(self, client: Client, reference: str) -> None:
         assert client.ask("GET", f"/v1/streams/orders/requests/{reference}").code == "http-request-unknown"
@@ -227,6 +239,23 @@ class TestAccess:
         ):
             assert answer.code == "http-unauthorized"
             assert answer.fields["www-authenticate"].startswith("Bearer")
+
+    def test_named_clients_have_tokens_of_their_own(self, make_door: Make, tmp_path: Path) -> None:
+        tokens, shop, billing = tmp_path / "tokens", "s" * 20, "b" * 20
+        tokens.write_text(f"shop {shop}\n")
+        client = make_door(door_tokens=str(tokens))
+
+        assert client.post(b"[]").code == "http-unauthorized"
+        assert client.post(b"[]", Authorization=f"Bearer {shop}").status == 200
+        client.later(b"{}", Authorization=f"Bearer {shop}")
+        assert client.worker.count("door-requests:shop") == 1
+        assert b"Bearer TOKEN" in client.ask("GET", "/", Authorization="").body
+
+        tokens.write_text(f"billing {billing}\n")
+        eventually(lambda: client.post(b"[]", Authorization=f"Bearer {billing}").status == 200)
+        refused = client.post(b"[]", Authorization=f"Bearer {shop}")
+        assert refused.code == "http-unauthorized"
+        assert "door.tokens" in refused.json["detail"]
 
     def test_a_page_of_another_origin_may_not_send(self, make_door: Make) -> None:
         client = make_door(http_origins=("https://shop.example.com",))

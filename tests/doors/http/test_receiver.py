@@ -85,11 +85,13 @@ def kill_worker(receiver: Receiver) -> None:
 
 @pytest.mark.skipif(CURL is None, reason="curl is not installed")
 def test_a_row_is_in_the_table_when_curl_has_its_answer(spark: SparkSession, tmp_path: Path) -> None:
-    table = str(tmp_path / "table")
-    with open_receiver(spark) as receiver:
+    table, tokens = str(tmp_path / "table"), tmp_path / "tokens"
+    tokens.write_text("shop a-token-of-the-shop\n")
+    with open_receiver(spark, door_tokens=str(tokens)) as receiver:
         writer = receiver.stream().writeStream.format("parquet").option("path", table)
         receiver.start_query(writer, checkpoint=str(tmp_path / "checkpoint"))
-        command = [str(CURL), "-sS", f"{door_of(receiver)}/v1/streams/orders", "-H", f"Authorization: Bearer {COOKIE}"]
+        command = [str(CURL), "-sS", f"{door_of(receiver)}/v1/streams/orders"]
+        command += ["-H", "Authorization: Bearer a-token-of-the-shop"]
         command += ["-H", "Content-Type: application/json", "-d", '[{"order": 1}, {"order": 2}]']
         said = subprocess.run(command, capture_output=True, check=True, timeout=SECONDS).stdout
 

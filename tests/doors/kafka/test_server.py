@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -488,6 +489,44 @@ def test_the_oldest_handshake_is_followed_by_a_bare_token() -> None:
     world.receive(request(Api.SASL_HANDSHAKE, 0, 1, mechanism="PLAIN"), 2)
     world.receive(b"\0\0\0\x05wrong", 2)
     assert 2 in world.closed
+
+
+def test_a_named_client_authenticates_itself_with_its_own_token_until_that_is_removed(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    billing, shop = b"b" * 20, b"s" * 20
+    tokens.write_bytes(b"billing " + billing + b"\nshop " + shop)
+    world = _connected(secret="s3cret", tokens=str(tokens))
+    given = (b"\0shop\0" + billing, b"\0billing\0s3cret", billing, b"\0billing\0" + billing)
+    for number, token in enumerate(given):
+        world.receive(request(Api.SASL_AUTHENTICATE, 2, number, token=token))
+    assert [body_of(Api.SASL_AUTHENTICATE, 2, data)["error"] for _, data in world.answers()] == [58, 58, 58, 0]
+    world.receive(produce(5, ("orders", 0, batch())))
+    assert world.counts["door-requests:billing"] == 1
+    world.tick(1)
+    assert world.closed == {}
+
+    tokens.write_bytes(b"shop " + shop)
+    world.server.settings.senders.tick(world.now)
+    world.tick(1)
+
+    assert "'billing' is not valid any more" in world.closed[1]
+
+
+def test_records_of_a_topic_that_is_answered_when_received_are_answered_before_their_commit() -> None:
+    world = _connected(received=("logs.*",))
+    numbered = [batch([b"x"], producer=7, epoch=0, sequence=at) for at in (0, 5)]
+    world.receive(produce(1, ("logs.web", 0, numbered[0]), ("orders", 0, numbered[0])))
+    # Behind a death of its worker a producer goes on with its numbers.
+    world.receive(produce(2, ("logs.web", 0, numbered[1])))
+    assert world.answers() == []
+    world.commit()
+    assert [codes(data) for _, data in world.answers()] == [
+        [("logs.web", 0, 0), ("orders", 0, 0)],
+        [("logs.web", 0, 0)],
+    ]
+    world.receive(produce(3, ("logs.web", 0, batch())))
+    assert [codes(data) for _, data in world.answers()] == [[("logs.web", 0, 0)]]
+    assert [stream for _, stream, _, _ in world.sent] == ["logs.web/0/-", "orders/0/7", "logs.web/0/-", "logs.web/0/-"]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from wallaroo_spark.doors.kafka.apis import SERVED, Api
 from wallaroo_spark.doors.kafka.nodes import Layout
 from wallaroo_spark.doors.kafka.server import KafkaServer, ServerSettings
 from wallaroo_spark.doors.kafka.wire import read, write
+from wallaroo_spark.doors.senders import Senders
 from wallaroo_spark.doors.tickets import Ticket
 
 
@@ -63,7 +64,17 @@ class _Stream(DoorStream):
 class World:
     """The server of one slot, its connections, and a commit log."""
 
-    def __init__(self, *, slot: int = 0, slots: int = 1, secret: str = "", opens: bool = True, nodes: int = 1) -> None:
+    def __init__(
+        self,
+        *,
+        slot: int = 0,
+        slots: int = 1,
+        secret: str = "",
+        opens: bool = True,
+        nodes: int = 1,
+        received: tuple[str, ...] = (),
+        tokens: str = "",
+    ) -> None:
         self.sent: list[tuple[str, str, int, bytes]] = []
         """What was accepted: instance, stream, reference, batch."""
         self.out: dict[int, bytes] = {}
@@ -78,7 +89,7 @@ class World:
         self.opens = opens
         self._ids = itertools.count(1000)
         layout = Layout(slots, nodes, 9092, 8)
-        settings = ServerSettings(slot, layout, 1 << 20, "wallaroo-orders", secret)
+        settings = ServerSettings(slot, layout, 1 << 20, "wallaroo-orders", Senders(secret, tokens), received)
         self.server = KafkaServer(settings, self, self, lambda: next(self._ids), lambda: self.room, self.count)
         self.server.hosts = {slot: f"host-{slot}" for slot in range(slots)}
 

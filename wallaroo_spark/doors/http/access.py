@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Collection
 
 from wallaroo_spark.doors.http.parser import RequestHead
 from wallaroo_spark.doors.http.problems import Problem
+from wallaroo_spark.doors.senders import Senders
 from wallaroo_spark.transport.reach import is_loopback
 
 _METHODS = "GET, POST, OPTIONS"
@@ -18,10 +18,10 @@ _PREFLIGHT_SECONDS = 600
 
 
 class HttpAccess:
-    """The checks of a request's head. ``secret`` is the receiver's cookie; empty: none is asked for."""
+    """The checks of a request's head."""
 
-    def __init__(self, secret: str, origins: Collection[str]) -> None:
-        self._secret = secret.encode()
+    def __init__(self, senders: Senders, origins: Collection[str]) -> None:
+        self._senders = senders
         self._origins = frozenset(origins)
 
     def check_origin(self, head: RequestHead) -> dict[str, str]:
@@ -29,7 +29,7 @@ class HttpAccess:
 
         Without a secret the Host must be a loopback address, because a site may have its own name resolved to one.
         """
-        if not self._secret and not is_loopback(_host(head.get("host"))):
+        if self._senders.open and not is_loopback(_host(head.get("host"))):
             raise Problem("http-origin", "a door without a cookie is reached as localhost, 127.0.0.1 or [::1] alone")
         origin = head.get("origin")
         if not origin:
@@ -52,17 +52,20 @@ class HttpAccess:
             "Access-Control-Max-Age": str(_PREFLIGHT_SECONDS),
         }
 
-    def check_secret(self, head: RequestHead) -> None:
-        """Raises :class:`Problem` unless the request has the token, compared in a time that tells nothing."""
-        if not self._secret:
-            return
+    def check_secret(self, head: RequestHead) -> str:
+        """The name of who sends; empty where it has none. Raises :class:`Problem` unless the request has a secret."""
+        if self._senders.open:
+            return ""
         scheme, _, given = head.get("authorization").partition(" ")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self._secret):
+        # A field has bytes, which were read as Latin-1.
+        name = self._senders.who(given.strip().encode("latin-1", "replace")) if scheme.lower() == "bearer" else None
+        if name is None:
             raise Problem(
                 "http-unauthorized",
-                "the request needs Authorization: Bearer with the receiver's cookie",
+                f"the request needs Authorization: Bearer with {self._senders.secret}",
                 {"WWW-Authenticate": 'Bearer realm="wallaroo"'},
             )
+        return name
 
 
 def _host(field: str) -> str:

@@ -83,6 +83,18 @@ class HttpConnection:
                 until, due = loop.time() + self._seconds, PROGRESS_BYTES
             yield event
 
+    def body_at_hand(self) -> bytes | None:
+        """The whole body when it has come with its head, as small ones do; None when it is to be waited for."""
+        events = self._parser.events
+        last = next((at for at in range(min(2, len(events))) if isinstance(events[at], RequestEnd)), None)
+        if last is None:
+            return None
+        body = events.popleft() if last else b""
+        events.popleft()
+        self.whole = True
+        assert isinstance(body, bytes), body
+        return body
+
     async def _next(self, seconds: float) -> Event:
         while not self._parser.events:
             try:

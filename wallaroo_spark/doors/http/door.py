@@ -21,13 +21,13 @@ from wallaroo_spark.transport import ByteStream, Listener
 log = one_line(logging.getLogger("wallaroo_spark.doors"))
 
 
-async def open_door(ground: Ground, options: Options, cookie: str, stopped: asyncio.Event) -> HttpDoor | None:
+async def open_door(ground: Ground, options: Options, stopped: asyncio.Event) -> HttpDoor | None:
     """Open the door at the port of the slot; None when ``stopped`` is set before the port is free."""
     assert options.http_port is not None
     tls = None
     if options.tls_certificate:
         tls = transport.server_context(options.tls_certificate, options.tls_key, options.tls_ca)
-    door = HttpDoor(ground, options, cookie)
+    door = HttpDoor(ground, options)
     port = options.http_port + ground.slot if options.http_port else 0
     door.listener = await transport.serve_once_free(door.serve, options.host, port, tls=tls, stopped=stopped)
     return door if door.listener is not None else None
@@ -36,12 +36,12 @@ async def open_door(ground: Ground, options: Options, cookie: str, stopped: asyn
 class HttpDoor:
     """The connections of the door."""
 
-    def __init__(self, ground: Ground, options: Options, cookie: str) -> None:
+    def __init__(self, ground: Ground, options: Options) -> None:
         self.listener: Listener | None = None
         self._options = options
         self._ground = ground
         self._slot = ground.slot
-        self._access = HttpAccess(cookie, options.http_origins)
+        self._access = HttpAccess(ground.senders, options.http_origins)
         self._requests = Requests(ground, options)
         self._connections: set[HttpConnection] = set()
 

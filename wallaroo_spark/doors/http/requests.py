@@ -24,7 +24,7 @@ from wallaroo_spark.doors.http.encodings import check_encoding, decompressed
 from wallaroo_spark.doors.http.parser import RequestHead
 from wallaroo_spark.doors.http.problems import Problem
 from wallaroo_spark.doors.http.repeats import Repeats, without
-from wallaroo_spark.doors.tickets import Ticket
+from wallaroo_spark.doors.tickets import Ticket, answered_when_received
 from wallaroo_spark.options import Options
 from wallaroo_spark.protocol import MAX_INSTANCE_BYTES, MAX_NAME_BYTES
 from wallaroo_spark.references import StreamKey
@@ -73,8 +73,8 @@ class Requests:
                 await _skip(connection)
                 return Answer(HTTPStatus.OK, b"" if head.method == "HEAD" else self._page(head), TEXT)
             case "POST", ["v1", "streams", name]:
-                access.check_secret(head)
-                return await self._post(connection, head, _stream_name(name))
+                sender = access.check_secret(head)
+                return await self._post(connection, head, _stream_name(name), sender)
             case "GET", ["v1", "streams", name]:
                 access.check_secret(head)
                 await _skip(connection)
@@ -89,7 +89,7 @@ class Requests:
                 )
         raise Problem("http-no-such-path", "there is POST and GET /v1/streams/NAME; GET / shows how to send")
 
-    async def _post(self, connection: HttpConnection, head: RequestHead, name: str) -> Answer:
+    async def _post(self, connection: HttpConnection, head: RequestHead, name: str, sender: str) -> Answer:
         media_type(head)
         check_encoding(head.get("content-encoding"))
         token = self._token(head)
@@ -119,21 +119,27 @@ class Requests:
         ticket = self._send(head, instance, stream, taken, token)
         for counter, more in (("door-requests", 1), ("door-messages", count), ("door-bytes", size)):
             self._ground.host.count(counter, more)
+        if sender:
+            self._ground.host.count(f"door-requests:{sender}", 1)
         return await self._answered(head, instance, name, ticket, count, client)
 
     async def _body(self, connection: HttpConnection, head: RequestHead, held: _HeldBytes) -> bytes:
         """The whole body, decompressed. Its bytes count as used memory while they come."""
         chunks: list[bytes] = []
-        size = 0
-        async for chunk in connection.body():
-            size += len(chunk)
-            if size > self._options.http_max_body:
-                raise _too_long(self._options.http_max_body)
-            self._grow(held, len(chunk))
-            chunks.append(chunk)
+        whole = connection.body_at_hand()
+        if whole is None:
+            size = 0
+            async for chunk in connection.body():
+                size += len(chunk)
+                if size > self._options.http_max_body:
+                    raise _too_long(self._options.http_max_body)
+                self._grow(held, len(chunk))
+                chunks.append(chunk)
+            whole = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            chunks.clear()
+        elif len(whole) > self._options.http_max_body:
+            raise _too_long(self._options.http_max_body)
         encoding = head.get("content-encoding").lower()
-        whole = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        chunks.clear()
         if encoding in ("", "identity"):
             return whole
         for piece in decompressed(encoding, whole, self._options.http_max_body):
@@ -198,6 +204,8 @@ class Requests:
         if asynchronous := "respond-async" in prefer:
             found = _PREFER_WAIT.search(prefer)
             seconds = min(seconds, float(found[1]) if found else 0.0)
+        elif answered_when_received(name, self._options.door_received):
+            seconds = 0.0
         if await self._kept(ticket, seconds):
             return _json(HTTPStatus.OK, {"committed": count, "reference": ticket.reference})
         if ticket.kept is False:
@@ -270,15 +278,23 @@ class Requests:
     async def _kept(self, ticket: Ticket, seconds: float) -> bool:
         """Wait for a ticket, for some seconds at most; returns whether it is kept."""
         if ticket.kept is None and seconds > 0:
-            done = asyncio.Event()
-            ticket.when_done(done.set)
+            loop = asyncio.get_running_loop()
+            # As asyncio.wait_for on an event, at half its price.
+            over: asyncio.Future[None] = loop.create_future()
+
+            def end() -> None:
+                if not over.done():
+                    over.set_result(None)
+
+            ticket.when_done(end)
+            timer = loop.call_later(seconds, end)
             self.waiting += 1
             try:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(done.wait(), seconds)
+                await over
             finally:
                 self.waiting -= 1
-                ticket.forget(done.set)
+                timer.cancel()
+                ticket.forget(end)
         return ticket.kept is True
 
     def _token(self, head: RequestHead) -> int | None:
@@ -306,7 +322,8 @@ class Requests:
     def _page(self, head: RequestHead) -> bytes:
         host = head.get("host") or "127.0.0.1"
         scheme = "https" if self._options.tls_certificate else "http"
-        secret = " -H 'Authorization: Bearer COOKIE'" if self._options.cookie else ""
+        senders = self._ground.senders
+        secret = "" if senders.open else f" -H 'Authorization: Bearer {'TOKEN' if senders.path else 'COOKIE'}'"
         place = f"{scheme}://{host}/v1/streams/orders"
         return (
             f"curl {place}{secret} -H 'Content-Type: application/json' -d '{{\"order\": 1}}'\n"

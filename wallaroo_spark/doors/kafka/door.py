@@ -41,14 +41,12 @@ def layout_of(options: Options) -> Layout:
     return Layout(options.workers, options.kafka_nodes, options.kafka_port, options.kafka_partitions)
 
 
-async def open_door(
-    ground: Ground, options: Options, cookie: str, stopped: asyncio.Event, hosts: Hosts
-) -> KafkaDoor | None:
+async def open_door(ground: Ground, options: Options, stopped: asyncio.Event, hosts: Hosts) -> KafkaDoor | None:
     """Open the door at the ports of the slot's nodes; None when ``stopped`` is set before they are free."""
     tls = None
     if options.tls_certificate:
         tls = transport.server_context(options.tls_certificate, options.tls_key, options.tls_ca)
-    door = KafkaDoor(ground, options, cookie, hosts)
+    door = KafkaDoor(ground, options, hosts)
     for port in layout_of(options).ports(ground.slot):
         listener = await transport.serve_once_free(door.serve, options.host, port, tls=tls, stopped=stopped)
         if listener is None:
@@ -63,7 +61,7 @@ async def open_door(
 class KafkaDoor:
     """The connections of the door; it is the server's :class:`~.server.Link`."""
 
-    def __init__(self, ground: Ground, options: Options, cookie: str, hosts: Hosts) -> None:
+    def __init__(self, ground: Ground, options: Options, hosts: Hosts) -> None:
         self.listeners: list[Listener] = []
         self._ground = ground
         ground.fences[PREFIX] = fence
@@ -75,7 +73,12 @@ class KafkaDoor:
         self._closing: set[asyncio.Future[None]] = set()
         self._leaving = False
         settings = ServerSettings(
-            ground.slot, layout_of(options), options.kafka_max_batch, f"wallaroo-{options.receiver}", cookie
+            ground.slot,
+            layout_of(options),
+            options.kafka_max_batch,
+            f"wallaroo-{options.receiver}",
+            ground.senders,
+            options.door_received,
         )
         host = ground.host
         make_id = functools.partial(secrets.randbits, 63)

@@ -9,7 +9,6 @@ Source: ``docs/doors.md#kafka``.
 
 from __future__ import annotations
 
-import hmac
 import re
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -22,7 +21,8 @@ from wallaroo_spark.doors.kafka.nodes import Layout
 from wallaroo_spark.doors.kafka.positions import number, place
 from wallaroo_spark.doors.kafka.record_batch import BatchHead, BatchRefused, check
 from wallaroo_spark.doors.kafka.wire import Malformed, WireReader, read, write
-from wallaroo_spark.doors.tickets import Ticket
+from wallaroo_spark.doors.senders import Senders
+from wallaroo_spark.doors.tickets import Ticket, answered_when_received
 
 PREFIX = "kafka/"
 """The beginning of the instances of this door."""
@@ -91,8 +91,10 @@ class ServerSettings:
     """The most bytes of a record batch."""
     cluster: str
     """The name that clients see as that of the cluster."""
-    secret: str = field(default="", repr=False)
-    """The password of every client; empty: none is asked for."""
+    senders: Senders = field(default_factory=lambda: Senders(""))
+    """Who may send; the secret is the password, and the name of who has one is the user."""
+    received: tuple[str, ...] = ()
+    """The topics whose records are answered when they are received, as patterns."""
 
 
 @dataclass(eq=False, slots=True)
@@ -116,6 +118,10 @@ class _KafkaConnection:
     buffer: bytearray = field(default_factory=bytearray)
     pending: deque[_Answer] = field(default_factory=deque)
     trusted: bool = False
+    secret: bytes = field(default=b"", repr=False)
+    """The password that was given."""
+    sender: str = ""
+    """The name of who gave it; empty without one."""
     raw_token: bool = False
     """Whether the next frame is a bare token, as in version 0 of the handshake."""
     client: str = UNNAMED
@@ -185,7 +191,7 @@ class KafkaServer:
 
     def connected(self, connection: int, peer: str) -> None:
         """A peer has connected."""
-        one = _KafkaConnection(connection, peer, trusted=not self.settings.secret, heard_at=self._now)
+        one = _KafkaConnection(connection, peer, trusted=self.settings.senders.open, heard_at=self._now)
         self._connections[connection] = one
 
     def disconnected(self, connection: int) -> None:
@@ -210,6 +216,9 @@ class KafkaServer:
         # A client has only some requests under way. While a batch waits for others, those under way make room.
         begun = now - YIELD_SECONDS if self._ground.longest_wait(PREFIX) >= YIELD_SECONDS else float("-inf")
         for one in list(self._connections.values()):
+            if one.sender and self.settings.senders.who(one.secret) != one.sender:
+                self._drop(one, f"the token of {one.sender!r} is not valid any more (door.tokens)")
+                continue
             late = [
                 answer
                 for answer in one.pending
@@ -417,12 +426,14 @@ class KafkaServer:
         return {"error": code, "message": message, "token": b"", "lifetime": 0}
 
     def _knows(self, one: _KafkaConnection, token: bytes) -> bool:
-        """Whether a token of the mechanism PLAIN has the password. Every client that needs none is known."""
-        password = token.split(b"\0")[-1] if token.count(b"\0") == 2 else b""
-        known = not self.settings.secret or hmac.compare_digest(password, self.settings.secret.encode())
-        if not known:
+        """Whether a token of the mechanism PLAIN has a user and its password. Every client that needs none is known."""
+        _, user, password = token.split(b"\0") if token.count(b"\0") == 2 else (b"", b"", b"")
+        name = self.settings.senders.who(password)
+        known = name is not None and name.encode() in (b"", user)
+        if known:
+            one.trusted, one.secret, one.sender = True, password, name or ""
+        else:
             self._count("door-refusals", 1)
-        one.trusted = one.trusted or known
         return known
 
     def _produce(
@@ -445,6 +456,8 @@ class KafkaServer:
                 one.user.hold(-one.held)
             one.user, one.held = client, 0
         self._count("door-requests", 1)
+        if one.sender:
+            self._count(f"door-requests:{one.sender}", 1)
         produced = _Produced(self, one, version, request, framed)
         for topic in request["topics"]:
             for partition in topic["partitions"]:
@@ -479,18 +492,26 @@ class KafkaServer:
             if slot != self.settings.slot or (client.ended and client.slot not in (None, slot)):
                 raise BatchRefused(Code.NOT_LEADER_OR_FOLLOWER, f"partition {index} belongs to slot {slot}")
             head = check(batch, version, self.settings.max_batch)
-            stream = client.stream(stream_name(name, index, head.producer))
+            received = answered_when_received(name, self.settings.received)
+            # What nobody waits for is not sent again, so the producer's numbers would have gaps behind a death.
+            producer = UNNUMBERED if received or head.producer < 0 else head.producer
+            stream = client.stream(stream_name(name, index, producer))
             if stream is None:
                 raise BatchRefused(Code.REQUEST_TIMED_OUT, client.ended)
-            return self._accept(client, stream, head, batch)
+            outcome = self._accept(client, stream, head, batch, numbered=producer != UNNUMBERED)
+            if received:
+                outcome.ticket = Ticket(outcome.first)
+                outcome.ticket.keep()
+            return outcome
         except BatchRefused as error:
             self._count("door-refusals", 1)
             return _Outcome(error.code, error.reason)
 
-    def _accept(self, client: DoorClient, stream: DoorStream, head: BatchHead, batch: bytes) -> _Outcome:
+    def _accept(
+        self, client: DoorClient, stream: DoorStream, head: BatchHead, batch: bytes, *, numbered: bool
+    ) -> _Outcome:
         line = self._lines.get(stream)
         position = (line.position if line is not None else stream.last) or None
-        numbered = head.producer >= 0
         placed = place(head, position) if numbered else number(head.count, stream.next_reference(self._time))
         if placed.repeated:
             return _Outcome(Code.NONE, "", placed.first, stream.wait(placed.last))
@@ -647,6 +668,8 @@ def _told(index: int, part: _Outcome) -> dict[str, Any]:
 
 
 _UNKNOWN_OPERATIONS = -(1 << 31)
+UNNUMBERED = -1
+"""The id of producers that do not number their batches."""
 
 
 def instance_of(client: str, slot: int) -> str:
@@ -656,7 +679,7 @@ def instance_of(client: str, slot: int) -> str:
 
 def stream_name(topic: str, partition: int, producer: int) -> str:
     """The name of the stream of one producer in one partition; a producer without an id is one for all of its kind."""
-    return f"{topic}/{partition}/{'-' if producer < 0 else producer}"
+    return f"{topic}/{partition}/{'-' if producer == UNNUMBERED else producer}"
 
 
 def _api(key: int) -> Api | None:

@@ -246,7 +246,9 @@ def notes(status: ReceiverStatus) -> list[Text]:
         for name, url in slot.doors.items():
             given_up = slot.counts.get("dropped-unanswered", 0)
             lost = f"; batches went on without {count(given_up)} unanswered ranges" if given_up else ""
-            found.append(Text(f"slot {slot.slot}: {name} at {url}, {count(slot.requests_waiting)} requests wait{lost}"))
+            early = f"; {', '.join(slot.door_received)} answered when received" if slot.door_received else ""
+            waiting = f"{count(slot.requests_waiting)} requests wait"
+            found.append(Text(f"slot {slot.slot}: {name} at {url}, {waiting}{early}{lost}"))
         for refusal in slot.refusals[-2:]:
             ago = duration(max(0.0, status.time - refusal.at))
             who = " ".join(part for part in (refusal.instance, refusal.peer) if part)
