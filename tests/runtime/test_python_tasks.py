@@ -62,6 +62,25 @@ print(json.dumps([found, accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUIC
                   accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)]))
 """
 
+SERVICE = """
+import gc, json
+from wallaroo_spark.runtime.service import serve
+
+class Service:
+    thresholds = []
+    def __enter__(self):
+        return self
+    def __exit__(self, *_):
+        pass
+    def alive(self, seconds):
+        self.thresholds.append(gc.get_threshold())
+        return False
+
+before = gc.get_threshold()
+list(serve(Service(), iter(())))
+print(json.dumps([before, Service.thresholds, gc.get_threshold()]))
+"""
+
 
 def printed(program: str) -> object:
     ended = subprocess.run(
@@ -92,3 +111,11 @@ def test_the_collection_behind_a_task_ends_the_delay_of_acknowledgements() -> No
     assert behind_tasks[-1] == 0, "the kernel delays acknowledgements in a connection that answers"
     assert before_the_next == 1
     assert no_delay
+
+
+def test_a_service_looks_for_cyclic_garbage_rarely_and_leaves_its_process_as_it_was() -> None:
+    found = printed(SERVICE)
+    assert isinstance(found, list)
+    before, [serving], after = found
+    assert serving[0] > 100 * before[0]
+    assert after == before

@@ -24,6 +24,7 @@ from wallaroo_spark.errors import ConfigurationError, LeaseLostError, RegistryEr
 from wallaroo_spark.event_loop import BackgroundTasks
 from wallaroo_spark.registry import Lease
 from wallaroo_spark.runtime.listening import ListenSettings, tls_context
+from wallaroo_spark.runtime.python_tasks import rare_collections
 from wallaroo_spark.transport import ByteStream, Listener, refuses
 
 if TYPE_CHECKING:
@@ -207,7 +208,7 @@ def serve(service: ServiceThread, rows: Iterator[pd.DataFrame]) -> Iterator[pd.D
         pass
     heartbeat = pandas.DataFrame({"slot": pandas.Series([], dtype=pandas.ArrowDtype(pyarrow.int32()))})
     try:
-        with service as running:
+        with rare_collections(), service as running:
             while running.alive(HEARTBEAT_SECONDS):
                 yield heartbeat
     except ConfigurationError as error:

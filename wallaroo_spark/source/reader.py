@@ -31,7 +31,7 @@ from wallaroo_spark.options import Options, resolve_secret
 from wallaroo_spark.references import Leaving, PlannedRange, References, StreamKey, merge, ranges, slot_of_ephemeral
 from wallaroo_spark.registry import NO_QUERY, QUERY_STARTS, Registry
 from wallaroo_spark.runtime.logs import LogSettings, least_level, log_to_stderr, secrets_of
-from wallaroo_spark.runtime.python_tasks import TASK_PROCESS
+from wallaroo_spark.runtime.python_tasks import TASK_PROCESS, without_collections
 from wallaroo_spark.sidecar.plan_files import PlanFiles, local_checkpoint, plans_at
 from wallaroo_spark.source.available_now import AvailableNow
 from wallaroo_spark.source.fleet_view import FleetView
@@ -154,7 +154,8 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         if not self._election.leads():
             return self._follow(start)
-        end = self._next(start, limit)
+        with without_collections():
+            end = self._next(start, limit)
         self._election.write(start, end)
         return end
 

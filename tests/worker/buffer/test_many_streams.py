@@ -78,6 +78,22 @@ def read(bench: Bench, ends: Mapping[StreamKey, Reference]) -> dict[StreamKey, l
     return rows
 
 
+def check_extents(bench: Bench, model: Model) -> None:
+    """What a batch may take behind any start, of all streams at once, is what each stream alone says."""
+    buffer = bench.state.buffer
+    streams = buffer.with_rows()
+    for shift in range(5):
+        starts: dict[StreamKey, Reference | None] = {}
+        for stream in streams:
+            ids = [number for number, _ in model.sent[stream.key]]
+            at = len(model.delivered.get(stream.key, ())) + shift - 1
+            starts[stream.key] = ids[min(at, len(ids) - 1)] if at >= 0 else None
+        alone = {stream.key: stream.extent(starts[stream.key], None, None) for stream in streams}
+        found, rows, size = buffer.extents(streams, starts, None, None)
+        assert found == {key: extent for key, extent in alone.items() if extent is not None}
+        assert (rows, size) == (sum(one.rows for one in found.values()), sum(one.bytes for one in found.values()))
+
+
 @settings(max_examples=60, deadline=None)
 @given(steps)
 def test_rows_of_many_streams_are_delivered_once_and_in_order(steps: list[tuple[str, object]]) -> None:
@@ -92,6 +108,7 @@ def test_rows_of_many_streams_are_delivered_once_and_in_order(steps: list[tuple[
     for name in SENDERS:
         join(name)
     for step, value in steps:
+        check_extents(bench, model)
         if step == "send":
             assert isinstance(value, list)
             data: dict[int, bytes] = {}

@@ -117,6 +117,11 @@ class HeldStream:
         return self.end if self.ephemeral else self._stable_end
 
     @property
+    def ends_stable(self) -> bool:
+        """Whether it holds rows, all of which have stable ids."""
+        return self._stable_end == self.end > self.start and not self._unstable_rows
+
+    @property
     def continues_elsewhere(self) -> bool:
         """Whether it is an ephemeral stream whose committed reference is of another buffer.
 
