@@ -46,6 +46,8 @@ class Hands:
     """Name → how it has joined."""
     holds: dict[Delivery, Hold] = field(default_factory=dict)
     """The deliveries that were not settled."""
+    acks: Counter[str] = field(default_factory=Counter)
+    """Member → its acks."""
     paused: set[str] = field(default_factory=set)
     """The groups that an operator has paused."""
     tries: Counter[Place] = field(default_factory=Counter)
@@ -177,6 +179,7 @@ class _Look:
             return
         del hands.holds[delivery]
         self._settled.add(delivery)
+        hands.acks[event.member] += isinstance(event, e.DeliveryAcked)
         # A nack is not answered when the delivery was withdrawn earlier in the same batch.
         if isinstance(event, e.DeliveryNacked) and not hold.late and self._is_answered(event.reply_to):
             place = self._place(delivery)
@@ -281,7 +284,12 @@ class _Look:
         if joined is None:
             self._wrong(f"{one} to a member that is not there")
         had = [name for name, hold in hands.holds.items() if hold.member == one.member]
-        if len(had) >= (joined.concurrency if isinstance(joined, e.StageJoined) else 1):
+        most = 1
+        if isinstance(joined, e.StageJoined):
+            # A window is doubled once all that it had was acked.
+            most = max(joined.concurrency, 2 * hands.acks[one.member])
+            self._all.counts["deliveries ahead"] += len(had) >= joined.concurrency
+        if len(had) >= most:
             self._wrong(f"{one} to a member that has {had}")
         if isinstance(one, i.DeliverRecords):
             if one.delivery.group in hands.paused and one.delivery.group != TAIL:

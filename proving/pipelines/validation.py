@@ -77,7 +77,7 @@ def _check_instances(head: Head, entries: KeyEntries) -> Counter[object]:
         assert 0 <= pipeline.cursor <= head.last, name
     for member, one in head.members.items():
         assert not one.stage or one.open == held[member] + len(one.overdue), one
-        assert one.open <= one.limit, one
+        assert 0 <= one.left <= one.most, one
     places = [*entries.waiting.all_keys()]
     assert len(places) == waiting.total(), (waiting, places)
     for name, stage, place in places:

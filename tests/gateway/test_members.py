@@ -439,6 +439,18 @@ def test_time_does_not_pass_for_a_delivery_that_waits_at_a_member_that_works() -
     assert [extended_one(event) for _, event in channel.member.take_events()] == [3]
 
 
+def test_a_delivery_that_waits_for_a_hundredth_of_its_time_costs_no_event() -> None:
+    channel = Channel(work("ship")).joined()
+    channel.member.take(100.0)
+    for number in (1, 2, 3):
+        delivery = StageDelivery("shop/fulfil", number, "ship", number)
+        channel.core.handle(i.DeliverInputs(channel.member.name_at(0), delivery, EVENT, (), 600_000))
+    for number, at in ((1, 100.0), (2, 105.9), (3, 106.0)):
+        assert channel.take(at).delivery.delivery == number
+        channel.send(ack=pb.Ack(delivery=number))
+    assert [extended_one(event) for _, event in channel.member.take_events()] == [3]
+
+
 def test_a_delivery_whose_time_is_over_while_it_waits_is_given_back_when_its_member_works_again() -> None:
     channel = Channel(work("ship")).joined()
     channel.give_inputs(1)

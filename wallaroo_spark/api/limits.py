@@ -10,4 +10,5 @@ GROUP_EVENTS = 2_000
 """The most events of a delivery of a group, unless its member asks for another number. A choice: an ack costs a batch
 of the application, and a client has all events of a delivery in memory."""
 STAGE_DELIVERIES = 100
-"""The most deliveries at once of a worker, unless it asks for another number. A choice: an ack costs two batches."""
+"""The most deliveries at once of a worker, unless it asks for another number. A choice: while it is quick, more wait at
+its gateway."""

@@ -611,8 +611,7 @@ def _members_full(status: ApplicationStatus) -> Iterator[_Finding]:
         yield _Finding(
             "members-full",
             f"stage {stage.stage} of {pipeline}: {work}, and {_wait(stage.waiting)}",
-            "Give the program a higher concurrency, or start further ones; a delivery takes two batches beside its "
-            "work.",
+            "Give the program a higher concurrency, or start further ones.",
         )
 
 

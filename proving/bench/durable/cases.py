@@ -18,6 +18,7 @@ from statistics import median
 from typing import Any
 
 from proving.bench.stage import Context
+from wallaroo_spark.api.limits import STAGE_DELIVERIES
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.client import AsyncClient, Event
 from wallaroo_spark.engine.application.application import Application
@@ -89,7 +90,7 @@ def measure(context: Context) -> dict[str, Any]:
     cases: dict[str, Callable[[], dict[str, Any]]] = {
         "publish": lambda: publish(context, 1, 20 if quick else 60),
         "tiers": lambda: tiers(context, 5 if quick else 20),
-        "deliveries": lambda: deliveries(context, 500 if quick else 5_000),
+        "deliveries": lambda: deliveries(context, 2_000 if quick else 40_000),
         "group": lambda: group(context, 5_000 if quick else 50_000),
         "functions": lambda: functions(context, 190_000 if quick else 390_000),
     }
@@ -169,12 +170,12 @@ async def _work(client: AsyncClient, stage: str, concurrency: int, ended: asynci
 
 
 def deliveries(context: Context, instances: int) -> dict[str, Any]:
-    """One worker outside Spark with a thousand deliveries at once: acks a second from the first to the last."""
+    """One worker outside Spark with default settings: acks a second from the first to the last."""
 
     async def work(application: Application) -> float:
         async with AsyncClient(application.addresses(), timeout=LIMIT_SECONDS) as client:
             ended: asyncio.Queue[int] = asyncio.Queue()
-            worker = asyncio.create_task(_work(client, "only", 1_000, ended))
+            worker = asyncio.create_task(_work(client, "only", STAGE_DELIVERIES, ended))
             await ended.get()
             began = time.monotonic()
             for _ in range(instances - 1):
@@ -184,7 +185,8 @@ def deliveries(context: Context, instances: int) -> dict[str, Any]:
             await asyncio.gather(worker, return_exceptions=True)
             return took
 
-    with running(context, schema(1, OUTSIDE, 1_000), waiting=instances) as application:
+    with running(context, schema(1, OUTSIDE, 10_000), waiting=instances) as application:
+        _until_read(application, instances)
         took = asyncio.run(asyncio.wait_for(work(application), LIMIT_SECONDS))
         return {"a_second": (instances - 1) / took, "batch_milliseconds": _batches(application)}
 

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from tests.pipelines.controller.one_key import BEGINNING, LATEST, REPLY, Key, record, start_at
 from wallaroo_spark.errors import ConfigurationError
-from wallaroo_spark.pipelines.controller.groups import MOST_GROUPS, QUICK_MILLIS, SLOW_MILLIS
+from wallaroo_spark.pipelines.controller.groups import MOST_GROUPS
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.plans import PipelinePlan, RetryPlan, StagePlan
 from wallaroo_spark.pipelines.controller.messages.values import GroupDelivery, PartitionKey
+from wallaroo_spark.pipelines.controller.windows import QUICK_MILLIS, SLOW_MILLIS
 from wallaroo_spark.pipelines.schema.declarations import RetryPolicy, StreamDeclaration
 
 NAME = "shop/work"

@@ -14,6 +14,7 @@ from tests.pipelines.controller.one_key import (
     record,
     start_at,
 )
+from wallaroo_spark.pipelines.controller.instances import AHEAD_BYTES
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.plans import PipelinePlan, StagePlan
@@ -25,6 +26,7 @@ from wallaroo_spark.pipelines.controller.messages.values import (
     StreamOutput,
 )
 from wallaroo_spark.pipelines.controller.stored.entries import KeyEntries
+from wallaroo_spark.pipelines.controller.windows import QUICK_MILLIS, SLOW_MILLIS
 from wallaroo_spark.pipelines.schema.cloud_event import INPUT_BYTES, CloudEvent, Payload
 
 NAME = "shop/fulfil"
@@ -161,8 +163,59 @@ def test_a_stage_has_at_most_the_concurrency_of_its_members() -> None:
     assert sorted(one.member for one in key.of(i.DeliverInputs)) == ["anna", "anna", "berta"]
 
     berta = next(one for one in key.of(i.DeliverInputs) if one.member == "berta")
+    key.at(key.now + QUICK_MILLIS + 1)
     key.ack("berta", berta.delivery)
     assert [one.member for one in key.of(i.DeliverInputs)] == ["berta"]
+
+
+def given_to(key: Key, member: str) -> list[StageDelivery]:
+    return [one.delivery for one in key.of(i.DeliverInputs) if one.member == member]
+
+
+def test_a_member_that_is_quick_has_more_at_its_gateway_and_one_that_is_slow_or_fails_less() -> None:
+    key = Key(single(max_parallel=1_000))
+    key.serve("anna", "work", concurrency=2)
+    key.publish(*(record(number) for number in range(1, 201)))
+    counts = []
+    for took in (QUICK_MILLIS, 0, QUICK_MILLIS + 1, 0, SLOW_MILLIS + 1):
+        mine = given_to(key, "anna")
+        counts.append(len(mine))
+        key.now += took
+        key.do(*(e.DeliveryAcked(REPLY, "anna", one) for one in mine))
+    assert counts == [2, 4, 8, 8, 16]
+    assert len(given_to(key, "anna")) == 8
+
+    mine = given_to(key, "anna")
+    # The first halves the window, and the others of the batch do not.
+    key.do(*(e.DeliveryNacked(REPLY, "anna", one, 0) for one in mine))
+    assert len(given_to(key, "anna")) == 4
+    # A member has its concurrency in any case.
+    for _ in range(3):
+        key.do(*(e.DeliveryNacked(REPLY, "anna", one, 0) for one in given_to(key, "anna")))
+    assert len(given_to(key, "anna")) == 2
+
+
+def test_nothing_waits_at_one_gateway_while_another_member_could_begin_with_it() -> None:
+    key = Key(single(max_parallel=1_000))
+    key.serve("anna", "work", concurrency=2)
+    key.publish(*(record(number) for number in range(1, 8)))
+    key.do(*(e.DeliveryAcked(REPLY, "anna", one) for one in given_to(key, "anna")))
+    assert len(given_to(key, "anna")) == 4
+    key.serve("berta", "work", concurrency=10)
+    assert len(given_to(key, "berta")) == 1
+    key.publish(*(record(number) for number in range(8, 18)))
+    assert (len(given_to(key, "anna")), len(given_to(key, "berta"))) == (0, 9)
+
+
+def test_deliveries_that_wait_at_a_gateway_are_small() -> None:
+    key = Key(single(max_parallel=1_000))
+    key.serve("anna", "work", concurrency=2)
+    large = record(1)._replace(data=bytes(AHEAD_BYTES // 4))
+    key.publish(*(large._replace(id=str(number)) for number in range(10)))
+    for _ in range(3):
+        mine = given_to(key, "anna")
+        assert len(mine) == 2
+        key.do(*(e.DeliveryAcked(REPLY, "anna", one) for one in mine))
 
 
 def test_the_works_of_a_stage_are_shared_among_its_members_at_random() -> None:

@@ -116,12 +116,15 @@ def _stage(head: Head, progress: PipelineProgress, pipeline: str, stage: str, di
     """
     queue = progress.queues.get(stage) or Queue()
     members = [head.members[one] for one in queue.members]
+    # What waits at a gateway for its member waits.
+    running = sum(min(one.open, one.limit) for one in members)
+    ahead = sum(one.open for one in members) - running
     place = pipeline, stage
     found = StageStatus(
         stage,
         members=len(members),
-        waiting=queue.tail - queue.head,
-        running=sum(one.open for one in members),
+        waiting=queue.tail - queue.head + ahead,
+        running=running,
         places=sum(one.limit for one in members),
         overdue=sum(len(one.overdue) for one in members),
         done=did.done[place],

@@ -31,6 +31,8 @@ from wallaroo_spark.pipelines.schema.names import stream_key
 
 RENEWALS = 4
 """How often, within the time of a delivery, those that wait at a member that works are extended."""
+EXACT = 100
+"""The time of a delivery begins when the client is given it, to one part of so many: an event is not worth less."""
 Outgoing = pb.SubscriberEvent | pb.WorkerEvent
 MayPublish = Callable[[str], None]
 """Raises :class:`Refused` unless the client may publish to the stream of a path."""
@@ -140,6 +142,8 @@ class _Open:
     """Whether the client has been given it."""
     waited: bool = False
     """Whether it had to wait for a place: its time begins when the client is given it."""
+    since: float = 0.0
+    """The last look before it came, from which on it may have waited."""
     begun: bool = False
     """Whether the client has begun a transaction."""
     parts: list[tuple[_Statement, list[int]]] = field(default_factory=list)
@@ -185,7 +189,11 @@ class JoinedMember:
     _waiting_bytes: int = field(default=0, init=False)
     _given: int = field(default=0, init=False)
     _last: int = field(default=0, init=False)
+    _looked: float = field(default=0.0, init=False)
+    """When :meth:`take` was called last."""
     _renewed: float = field(default=0.0, init=False)
+    _shortest: int = field(default=0, init=False)
+    """The shortest time of a delivery that had to wait, in milliseconds; 0: none has a limit."""
     _events: list[ToInbox] = field(default_factory=list, init=False)
     _out: deque[Outgoing] = field(default_factory=deque, init=False)
 
@@ -322,6 +330,9 @@ class JoinedMember:
                 return
         found = _Open(self._last, partition, instruction, records, size)
         found.waited = bool(self._waiting) or self._given >= self.joining.concurrency
+        found.since = self._looked
+        if found.waited and instruction.timeout:
+            self._shortest = min(self._shortest or instruction.timeout, instruction.timeout)
         self._open[found.number] = self._waiting[found.number] = found
         self._by_delivery[partition, found.delivery] = found
         self._waits(size)
@@ -368,6 +379,7 @@ class JoinedMember:
 
         ``now`` is any clock in seconds.
         """
+        self._looked = now
         if self._out:
             return self._out.popleft()
         while self._announced and not self._finishing and self._waiting and self._given < self.joining.concurrency:
@@ -379,7 +391,8 @@ class JoinedMember:
                 continue
             found.state, found.given = _State.GIVEN, True
             self._given += 1
-            if found.waited:
+            timeout = found.instruction.timeout
+            if found.waited and timeout and EXACT * 1000 * (now - found.since) >= timeout:
                 self._events.append(self._about(found, e.DeliveryExtended))
             self._renew(now)
             self._waits(-found.size)
@@ -399,11 +412,9 @@ class JoinedMember:
 
     def _renew(self, now: float) -> None:
         """The time of a delivery must not pass while it waits for its turn at a member that works."""
-        if waiting := self._waiting_deliveries():
-            shortest = min(one.instruction.timeout for one in waiting) / 1000
-            if now >= self._renewed + shortest / RENEWALS:
-                self._renewed = now
-                self._events += [self._about(one, e.DeliveryExtended) for one in waiting]
+        if self._shortest and now >= self._renewed + self._shortest / 1000 / RENEWALS:
+            self._renewed = now
+            self._events += [self._about(one, e.DeliveryExtended) for one in self._waiting_deliveries()]
 
     def _waits(self, size: int) -> None:
         self._waiting_bytes += size

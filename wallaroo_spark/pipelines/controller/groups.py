@@ -14,17 +14,11 @@ from wallaroo_spark.pipelines.controller.messages.instructions import DeliverRec
 from wallaroo_spark.pipelines.controller.messages.values import GroupDelivery, PartitionKey
 from wallaroo_spark.pipelines.controller.states import DeliveryEvent, DeliveryState
 from wallaroo_spark.pipelines.controller.stored.key_state import Group, Member, OpenDelivery
+from wallaroo_spark.pipelines.controller.windows import next_size
 
 MOST_GROUPS = 1000
 """The most groups of a partition. A choice: they are a part of the head, which each batch reads and writes; a group
 takes some 60 bytes beside its name, and those of the reason while its delivery fails."""
-
-
-QUICK_MILLIS = 5_000
-"""A group whose full batch is acked within this time is given twice as many records next. A choice."""
-SLOW_MILLIS = 20_000
-"""A group whose batch takes longer is given half as many records next: what a member loses by its death is delivered
-again. A choice."""
 
 
 class SubscriberGroups:
@@ -114,10 +108,7 @@ class SubscriberGroups:
             found.on(event)
             group = self._groups[delivery.group]
             took, records = self._context.now - found.began_at, group.last - group.first + 1
-            if took > SLOW_MILLIS:
-                group.size = max(1, records // 2)
-            elif took <= QUICK_MILLIS and records == group.size:
-                group.size *= 2
+            group.size = next_size(records, group.size, took)
             group.cursor, group.open, group.missed, group.reason = max(group.cursor, group.last), None, 0, ""
 
     def redeliver(self, delivery: GroupDelivery, event: DeliveryEvent, delay: int, reason: str) -> None:

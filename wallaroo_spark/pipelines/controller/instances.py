@@ -16,9 +16,15 @@ from wallaroo_spark.pipelines.controller.states import DeliveryEvent, DeliverySt
 from wallaroo_spark.pipelines.controller.stored import key_state
 from wallaroo_spark.pipelines.controller.stored.key_state import Instance, OpenDelivery, PipelineProgress
 from wallaroo_spark.pipelines.controller.transactions import Transactions
+from wallaroo_spark.pipelines.controller.windows import next_size
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, Payload, inputs_problem
 
 _HELD = (DeliveryState.DELIVERED, DeliveryState.COMMITTING)
+AHEAD_BYTES = 4 << 20
+"""The most bytes of deliveries that wait at its gateway for one member, of all partitions, because its window is larger
+than its concurrency. A choice, below ``waiting_bytes`` of the gateway's limits."""
+_DELIVERY_BYTES = 200
+"""Bytes of a delivery beside its inputs, about."""
 
 
 class ActiveInstances:
@@ -92,7 +98,7 @@ class ActiveInstances:
         instance = self._instance(delivery.pipeline, delivery.instance)
         progress = instance.stages[delivery.stage]
         progress.open.on(event)
-        self._give_back(progress.open)
+        self._give_back(progress.open, acked=True)
         progress.output = output
         self._context.emit(instructions.StoreOutput(delivery, output, progress.open.began_at, self._context.now))
         for place, one in enumerate(stream_outputs):
@@ -105,7 +111,9 @@ class ActiveInstances:
         """A delivery has not succeeded: it waits for a member again, after a delay; or its instance has failed."""
         instance = self._instance(delivery.pipeline, delivery.instance)
         plan, found = self.stage(delivery), instance.stages[delivery.stage].open
-        self._give_back(found)
+        if (member := self._give_back(found)) is not None and member.left:
+            # It may fail at everything, so it is given less; once for all that it gives back at a time.
+            member.window, member.left = member.most // 2, 0
         found.on(event)
         self._context.emit(instructions.DeliveryFailed(delivery, found.attempts, reason, found.began_at))
         if plan.attempts and found.attempts >= plan.attempts:
@@ -211,26 +219,45 @@ class ActiveInstances:
     def _deliver(self, name: str, pipeline: PipelineProgress, stage: str, queue: key_state.Queue) -> None:
         members, waiting = self._context.head.members, self._entries.waiting
         free = [one for one in queue.members if members[one].open < members[one].limit]
-        while free and queue.head < queue.tail:
+        # Nothing waits at the gateway of one of them while another one could begin with it at once.
+        ahead = [one for one in queue.members if members[one].limit <= members[one].open < members[one].most]
+        while (free or ahead) and queue.head < queue.tail:
             place = (name, stage, queue.head)
             number = waiting.get(place)
-            queue.head += 1
             if number is None:
                 # The instance of this place has ended.
+                queue.head += 1
+                continue
+            instance = self._instance(name, number)
+            plan = pipeline.plan_of(instance.version).stage(stage)
+            assert plan is not None, place
+            given = inputs(plan, instance)
+            serial = self._context.number_delivery()
+            chosen = self._context.draw(free or ahead, serial)
+            member = members[chosen]
+            if not free and self._size(*given) * member.most > AHEAD_BYTES:
+                ahead.remove(chosen)
                 continue
             waiting.remove(place)
-            instance = self._instance(name, number)
+            queue.head += 1
             found = instance.stages[stage].open
-            serial = self._context.number_delivery()
-            member = self._context.draw(free, serial)
-            found.hand_over(serial, member)
-            members[member].open += 1
-            if members[member].open == members[member].limit:
-                free.remove(member)
+            found.hand_over(serial, chosen)
+            member.open += 1
+            if member.open >= member.most:
+                (free or ahead).remove(chosen)
+                if not member.left:
+                    member.left, member.full_at = member.most, self._context.now
+            elif member.open == member.limit:
+                free.remove(chosen)
+                ahead.append(chosen)
             delivery = values.StageDelivery(name, number, stage, serial, pipeline.birth)
-            plan = self.stage(delivery)
             found.due = self._context.due_in(plan.timeout)
-            self._context.emit(instructions.DeliverInputs(member, delivery, *inputs(plan, instance), plan.timeout))
+            self._context.emit(instructions.DeliverInputs(chosen, delivery, *given, plan.timeout))
+
+    def _size(self, root: CloudEvent | None, outputs: Sequence[tuple[str, Payload]]) -> int:
+        """The bytes that a delivery takes at its member's gateway, with as many of each other partition."""
+        size = _DELIVERY_BYTES + (root.size if root is not None else 0) + sum(len(one.data) for _, one in outputs)
+        return size * self._context.head.partitions[-1]
 
     def _go_on(self, name: str, number: int, instance: Instance) -> None:
         """Begin the stages that may begin, or end the instance when there is nothing left of it."""
@@ -266,11 +293,16 @@ class ActiveInstances:
         self._entries.waiting.put((name, stage.name, queue.tail), number)
         queue.tail += 1
 
-    def _give_back(self, found: OpenDelivery) -> None:
-        """The member of a delivery may have another one in its place."""
+    def _give_back(self, found: OpenDelivery, *, acked: bool = False) -> key_state.Member | None:
+        """The member of a delivery, if it is still there, may have another one in its place."""
         member = self._context.head.members.get(found.member)
         if member is not None:
             member.open -= 1
+            if acked and member.left:
+                member.left -= 1
+                if not member.left:
+                    member.window = next_size(member.most, member.most, self._context.now - member.full_at)
+        return member
 
     def _fail(self, delivery: values.StageDelivery, instance: Instance, plan: StagePlan, why: str) -> None:
         """A stage was delivered as often as its plan permits: the instance has failed."""

@@ -60,6 +60,18 @@ class Member:
     """Number of its open deliveries, with those that were taken away; only of stages."""
     overdue: list[int] = field(default_factory=list)
     """Deliveries that were taken away, and that it has not settled since: they keep their places."""
+    window: int = 0
+    """For a stage: the most deliveries that it has here; those beyond ``limit`` wait at its gateway. It follows the
+    time that acks take. 0: as ``limit``."""
+    left: int = 0
+    """Acks until all that it had when its window was full are done; 0 while the window is not followed."""
+    full_at: int = 0
+    """When its window was full."""
+
+    @property
+    def most(self) -> int:
+        """The most open deliveries that it is given."""
+        return max(self.limit, self.window)
 
 
 @dataclass(slots=True)
