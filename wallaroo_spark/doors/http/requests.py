@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from wallaroo_spark.doors.client import DoorClient, DoorStream
 from wallaroo_spark.doors.ground import Ground
+from wallaroo_spark.doors.http import tokens
 from wallaroo_spark.doors.http.access import HttpAccess
 from wallaroo_spark.doors.http.bodies import Taken, media_type, take
 from wallaroo_spark.doors.http.connection import Answer, HttpConnection
@@ -27,7 +28,6 @@ from wallaroo_spark.doors.http.repeats import Repeats, without
 from wallaroo_spark.doors.tickets import Ticket, answered_when_received
 from wallaroo_spark.options import Options
 from wallaroo_spark.protocol import MAX_INSTANCE_BYTES, MAX_NAME_BYTES
-from wallaroo_spark.references import StreamKey
 from wallaroo_spark.transport import format_address, parse_address
 
 DOOR = "http"
@@ -156,7 +156,7 @@ class Requests:
     def _send(self, head: RequestHead, instance: str, stream: DoorStream, taken: Taken, token: int | None) -> Ticket:
         """Have the worker take the messages that it does not have; the ticket is kept when all are committed."""
         if token is not None:
-            return self._send_with_token(instance, stream, taken, token)
+            return tokens.send(self._ground, instance, stream, taken.messages, token)
         key = head.get("idempotency-key")
         identities = taken.identities
         if key:
@@ -177,24 +177,6 @@ class Requests:
         if identities is not None:
             self._repeats.remember(instance, stream, identities, range(first, first + count))
         return ticket
-
-    def _send_with_token(self, instance: str, stream: DoorStream, taken: Taken, token: int) -> Ticket:
-        since, until = self._ground.given_up.get(StreamKey(instance, stream.id), (0, 0))
-        if since < token <= until:
-            raise Problem(
-                "http-token-given-up",
-                f"a worker died before the messages of token {token} were committed, and the batch went on without "
-                f"them, as they did not come again in time (door.replayTimeout); whether they are in the table is not "
-                f"known. Send them with a token above {until} if they are not",
-            )
-        known = stream.knows(token)
-        if known is None:
-            raise Problem(
-                "http-token-order",
-                f"token {token} was not accepted, and {stream.last} was, which is above it; tokens increase, and a "
-                "client sends the next one behind the answer to the last",
-            )
-        return stream.wait(token) if known else stream.send(taken.messages, token, step=0)
 
     async def _answered(
         self, head: RequestHead, instance: str, name: str, ticket: Ticket, count: int, client: DoorClient
@@ -249,10 +231,9 @@ class Requests:
     async def _position(self, head: RequestHead, name: str) -> Answer:
         instance = self._instance(head.get("wallaroo-instance") or head.query.get("instance", ""), 0)
         client = await self._opened(instance, head)
-        return _json(
-            HTTPStatus.OK,
-            {"stream": name, "instance": instance.removeprefix(f"{DOOR}/"), "committed": client.committed(name)},
-        )
+        committed = tokens.committed(self._ground, client, name)
+        shown = {"stream": name, "instance": instance.removeprefix(f"{DOOR}/"), "committed": committed}
+        return _json(HTTPStatus.OK, shown)
 
     async def _opened(self, instance: str, head: RequestHead) -> DoorClient:
         """The session of an instance, once it is open. Raises :class:`Problem` when it does not open."""
