@@ -423,11 +423,42 @@ def test_a_request_waits_until_its_clients_session_is_open() -> None:
     assert [correlation for correlation, _ in world.answers()] == [1, 2]
 
 
-def test_a_request_whose_session_does_not_open_is_to_be_sent_again() -> None:
+def test_a_connection_whose_session_does_not_open_is_closed_so_that_no_later_batch_is_taken_for_the_first() -> None:
     world = _connected(opens=False)
-    world.receive(produce(1, ("orders", 0, batch())))
+    first, second = (produce(n, ("orders", 0, batch(producer=7, epoch=0, sequence=n))) for n in (1, 2))
+    world.receive(first)
+    world.receive(second)
+    world.opens = True
     world.clients["kafka/billing/0"].end("the registry does not answer")
+    assert (world.answers(), world.closed, world.sent) == ([], {1: "the registry does not answer"}, [])
+    world.connect(2)
+    world.receive(first + second, 2)
+    world.commit()
+    world.commit()
+    assert [codes(data) for _, data in world.answers(2)] == [[("orders", 0, Code.NONE)]] * 2
+    assert len(world.sent) == 2
+
+
+def test_a_connection_ends_with_its_session_when_a_batch_of_it_was_answered_as_too_late() -> None:
+    world = _connected()
+    first, second = (produce(n, ("orders", 0, batch(producer=7, epoch=0, sequence=n))) for n in (1, 2))
+    world.receive(first)
+    world.tick(25)
     assert _codes(world) == {1: [Code.REQUEST_TIMED_OUT]}
+    world.clients["kafka/billing/0"].end("the query went back")
+    sent = list(world.sent)
+    world.receive(second)
+    assert (world.answers(), world.closed, world.sent) == ([], {1: "the query went back"}, sent)
+
+
+def test_a_connection_stays_when_its_session_has_ended_because_nothing_was_asked_of_it() -> None:
+    world = _connected()
+    world.receive(produce(1, ("orders", 0, batch(producer=7, epoch=0, sequence=1))))
+    world.commit()
+    world.clients["kafka/billing/0"].end("nothing was asked of it")
+    world.receive(produce(2, ("orders", 0, batch(producer=7, epoch=0, sequence=2))))
+    world.commit()
+    assert [codes(data) for _, data in world.answers()] == [[("orders", 0, Code.NONE)]] * 2
 
 
 def test_a_full_worker_does_not_read_on() -> None:

@@ -4,6 +4,7 @@ A connection's requests are handled in their order and answered in their order, 
 for its turn while the session of its client opens and while the worker has no memory; one that was handled waits for
 the commit log, and the requests behind it are handled meanwhile. When what a connection waits for is lost, the
 connection is closed, as that of a broker that ends: its client connects again, and sends everything again in order.
+So it is when the session of its client does not open: the next batch of a new stream would be accepted as its first.
 Source: ``docs/doors.md#kafka``.
 """
 
@@ -133,6 +134,8 @@ class _KafkaConnection:
     """The bytes that are counted."""
     heard_at: float = 0.0
     """When bytes came last, in monotonic seconds."""
+    unsure: bool = False
+    """Whether a request was answered as too late, so that its client sends its batches again."""
     waits: bool = False
     """Whether the next request waits for its client's session or for memory."""
     paused: bool = False
@@ -442,7 +445,7 @@ class KafkaServer:
         if not self._eases():
             one.waits = True
             return
-        # A session that ended while it opened answers this request; the next one opens another.
+        # A session that ended while it opened ends the connection.
         client = one.opening or self._ground.client(instance_of(one.client, self.settings.slot))
         if client.opening.kept is None:
             one.waits = True
@@ -451,9 +454,15 @@ class KafkaServer:
                 client.opening.when_done(lambda: self._opened(one))
             return
         one.opening = None
+        if client.ended:
+            self._drop(one, client.ended)
+            return
         if one.user is not client:
             if one.user is not None:
                 one.user.hold(-one.held)
+                if one.user.ended and one.unsure:
+                    self._drop(one, one.user.ended)
+                    return
             one.user, one.held = client, 0
         self._count("door-requests", 1)
         if one.sender:
@@ -461,7 +470,11 @@ class KafkaServer:
         produced = _Produced(self, one, version, request, framed)
         for topic in request["topics"]:
             for partition in topic["partitions"]:
-                produced.add(topic["name"], partition["index"], self._take(client, version, request, topic, partition))
+                outcome = self._take(client, version, request, topic, partition)
+                if outcome is None:
+                    self._drop(one, client.ended)
+                    return
+                produced.add(topic["name"], partition["index"], outcome)
         one.pending.append(produced.answer)
         produced.begin(self._now, self._now + _patience(request["timeout"]))
 
@@ -476,8 +489,8 @@ class KafkaServer:
         request: dict[str, Any],
         topic: dict[str, Any],
         partition: dict[str, Any],
-    ) -> _Outcome:
-        """Accept one partition's batch, or refuse it."""
+    ) -> _Outcome | None:
+        """Accept one partition's batch, or refuse it; None when the session has ended."""
         name, index, batch = topic["name"], partition["index"], partition["records"]
         try:
             if request["acks"] not in (-1, 0, 1):
@@ -489,7 +502,7 @@ class KafkaServer:
             slot = self.settings.layout.slot_of(index)
             if slot is None:
                 raise BatchRefused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {index}")
-            if slot != self.settings.slot or (client.ended and client.slot not in (None, slot)):
+            if slot != self.settings.slot:
                 raise BatchRefused(Code.NOT_LEADER_OR_FOLLOWER, f"partition {index} belongs to slot {slot}")
             head = check(batch, version, self.settings.max_batch)
             received = answered_when_received(name, self.settings.received)
@@ -497,7 +510,7 @@ class KafkaServer:
             producer = UNNUMBERED if received or head.producer < 0 else head.producer
             stream = client.stream(stream_name(name, index, producer))
             if stream is None:
-                raise BatchRefused(Code.REQUEST_TIMED_OUT, client.ended)
+                return None
             outcome = self._accept(client, stream, head, batch, numbered=producer != UNNUMBERED)
             if received:
                 outcome.ticket = Ticket(outcome.first)
@@ -550,7 +563,8 @@ class _BatchQueue:
         ticket = Ticket(reference)
         self._queue.append((batch, ticket))
         self._client.hold(len(batch))
-        if self._under_way is None:
+        # Counting the bytes may have ended the session.
+        if self._under_way is None and self._queue:
             self._next()
         return ticket
 
@@ -640,6 +654,7 @@ class _Produced:
             self._server._lost(self._one, self._tickets[-1].reason)
 
     def _answer_now(self) -> None:
+        self._one.unsure = self._one.unsure or not all(ticket.kept for ticket in self._tickets)
         topics = [
             {"name": name, "partitions": [_told(index, part) for index, part in parts]}
             for name, parts in self._parts.items()
