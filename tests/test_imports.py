@@ -54,7 +54,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "storage": (),
     "sidecar": ("storage", "runtime.job_errors", "runtime.spark_checks"),
     "checkpoint": ("storage", "sidecar"),
-    "inner": ("columnar", "transport"),
+    "inner": ("protocol.reserved", "columnar", "transport"),
     "runtime": ("registry", "transport"),
     "worker": ("protocol", "columnar", "transport", "inner", "runtime", "doors"),
     "doors": ("protocol", "transport", "columnar"),

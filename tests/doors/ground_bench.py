@@ -62,6 +62,12 @@ class GroundBench:
     def disconnect(self, number: int) -> None:
         self._due.append(e.Disconnected(number))
 
+    def give_up(self, planned: PlannedRange) -> None:
+        self._due.append(e.GiveUp(planned))
+
+    def given_up(self, key: StreamKey) -> PlannedRange | None:
+        return self.bench.state.connections.following.given_up.get(key)
+
     def count(self, name: str, more: int) -> None:
         self.counted[name] = self.counted.get(name, 0) + more
 

@@ -249,6 +249,7 @@ class TestRangesThatNobodySendsAgain:
         assert not next_worker.counted
 
         next_worker.tick(10.0)
+        next_worker.tick(11.0)
 
         # A BOUNDARY, which is no row unless includeBoundaries asks for it.
         assert self.rows(next_worker, self.PLANNED) == [42]
@@ -271,10 +272,36 @@ class TestRangesThatNobodySendsAgain:
         next_worker.settle()
 
         next_worker.tick(20.0)
+        next_worker.tick(21.0)
 
         assert self.rows(next_worker, self.PLANNED) == [41, 42]
         assert next_worker.counted == {"dropped-unanswered": 1}
-        assert next_worker.ground.given_up == {key(): (41, 42)}
+        assert next_worker.ground.given_up(key()) == (41, 42)
+
+    def test_are_given_up_when_that_is_recorded_and_not_before(self, next_worker: GroundBench) -> None:
+        next_worker.bench.records = False
+        for now in range(10, 15):
+            next_worker.tick(float(now))
+        assert (self.rows(next_worker, self.PLANNED), next_worker.counted) == (None, {})
+        following = next_worker.bench.state.connections.following
+        assert following.answer(0, everything=False).give_up == (self.PLANNED,)
+
+        following.recorded([self.PLANNED])
+        next_worker.tick(20.0)
+        assert self.rows(next_worker, self.PLANNED) == [42]
+        assert next_worker.counted == {"dropped-unanswered": 1}
+
+    def test_are_asked_for_again_when_more_of_them_has_come(self, next_worker: GroundBench) -> None:
+        next_worker.bench.records = False
+        next_worker.tick(10.0)
+        # The stream has no name yet, so its session begins again.
+        assert next_worker.client().stream("orders") is None
+        next_worker.settle()
+        next_worker.stream().send(messages("one"), 41, step=0)
+        next_worker.settle()
+        next_worker.tick(11.0)
+        following = next_worker.bench.state.connections.following
+        assert following.answer(0, everything=False).give_up == (self.PLANNED._replace(start=41),)
 
     def test_are_given_up_once(self, next_worker: GroundBench) -> None:
         for now in range(10, 20):
@@ -301,6 +328,7 @@ class TestRangesThatNobodySendsAgain:
         next_worker.tick(10.5)
         assert not next_worker.counted, "the registry is asked once a second"
         next_worker.tick(11.0)
+        next_worker.tick(12.0)
 
         assert next_worker.counted == {"dropped-unanswered": 1}
 
@@ -333,11 +361,13 @@ class TestRangesThatNobodySendsAgain:
 
         bench.tick(0.0)
         bench.tick(2.0)
+        bench.tick(3.0)
 
         assert bench.counted == {"dropped-unanswered": 1}
 
     def test_a_stream_without_a_name_begins_again_when_it_is_named(self, next_worker: GroundBench) -> None:
         next_worker.tick(10.0)
+        next_worker.tick(11.0)
         client = next_worker.client()
 
         assert client.stream("orders") is None

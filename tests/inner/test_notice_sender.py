@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from wallaroo_spark.errors import TransportError
+from wallaroo_spark.errors import CheckpointError, TransportError
 from wallaroo_spark.inner.calls import COMMITTED, REWIND, DecodedNotice, FollowedScopes, Notice, decode
 from wallaroo_spark.inner.notices import Followers, LastCommit, NoticeSender
-from wallaroo_spark.references import StreamKey, VersionedReferences
+from wallaroo_spark.references import PlannedRange, StreamKey, VersionedReferences
+from wallaroo_spark.sidecar.given_up import GivenUpRanges
 
 
 class Scripted:
@@ -18,6 +19,7 @@ class Scripted:
 
     def __init__(self) -> None:
         self.scopes: list[str] = []
+        self.give_up: list[PlannedRange] = []
         self.notices: list[tuple[str, DecodedNotice]] = []
         self.questions: list[tuple[int, bool]] = []
         self.fails = False
@@ -25,7 +27,7 @@ class Scripted:
     def followed(self, cursor: int, wait: float, everything: bool = False) -> FollowedScopes:
         self.questions.append((cursor, everything))
         kept = self.scopes[:cursor] if everything else None
-        return FollowedScopes(len(self.scopes), self.scopes[cursor:], kept, len(self.scopes))
+        return FollowedScopes(len(self.scopes), self.scopes[cursor:], kept, len(self.scopes), self.give_up)
 
     def tell(self, notice: Notice) -> None:
         if self.fails:
@@ -44,8 +46,9 @@ class Fleet:
         self.followers = Followers()
         self.workers = [Scripted() for _ in range(workers)]
         changed = threading.Condition()
+        self.record = GivenUpRanges()
         self.senders = [
-            NoticeSender(slot, worker, changed, lambda: self.commit, self.followers)  # type: ignore[arg-type]  # it is no client
+            NoticeSender(slot, worker, changed, lambda: self.commit, self.followers, lambda: self.record)  # type: ignore[arg-type]  # it is no client
             for slot, worker in enumerate(self.workers)
         ]
 
@@ -194,3 +197,48 @@ def test_a_notice_arrives_with_its_whole_scopes() -> None:
     told = decode(notice.body)
     assert told.references == {StreamKey("a", 1): 5, StreamKey("a", 2): None, StreamKey("b", 7): "e:3:7:12"}
     assert (list(told.scopes), told.cursor) == (["b", "empty"], 9)
+
+
+GIVEN_UP = PlannedRange(StreamKey("http/a", 1), 10, 12)
+
+
+def test_a_range_is_recorded_before_its_worker_is_told_that_it_is_given_up() -> None:
+    fleet = Fleet(2)
+    fleet.begin({"http/a": {"1": 10}})
+    assert fleet.told() == (REWIND, 0, {}, [])
+    worker = fleet.workers[0]
+    worker.scopes, worker.give_up = ["http/a"], [GIVEN_UP]
+    fleet.ask()
+
+    assert fleet.record.of(["http/a"]) == [GIVEN_UP]
+    assert not worker.notices[-1][1].given_up
+    assert fleet.told() == (COMMITTED, 0, {"http/a/1": 10}, ["http/a"])
+    assert worker.notices[-1][1].given_up == (GIVEN_UP,)
+
+    fleet.workers[1].scopes = ["http/a", "http/b"]
+    assert fleet.told(1) == (REWIND, 0, {"http/a/1": 10}, ["http/a", "http/b"])
+    assert fleet.workers[1].notices[-1][1].given_up == (GIVEN_UP,)
+
+
+def test_a_worker_is_not_told_of_a_range_that_cannot_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = Fleet()
+    fleet.begin({})
+    fleet.told()
+    fleet.workers[0].scopes, fleet.workers[0].give_up = ["http/a"], [GIVEN_UP]
+    with monkeypatch.context() as patch:
+        patch.setattr(fleet.record, "record", lambda ranges: (_ for _ in ()).throw(CheckpointError("the disk is full")))
+        with pytest.raises(CheckpointError):
+            fleet.ask()
+    assert fleet.told() == ()
+
+    fleet.ask()
+    fleet.told()
+    assert fleet.workers[0].notices[-1][1].given_up == (GIVEN_UP,)
+
+
+def test_nothing_is_read_while_no_instance_of_a_door_is_followed() -> None:
+    fleet = Fleet()
+    fleet.record = GivenUpRanges(lambda: pytest.fail("the folder is used"))
+    fleet.workers[0].scopes = ["", "shop-1", "https/shop-1"]
+    fleet.begin({"shop-1": {"1": 10}})
+    assert fleet.told()

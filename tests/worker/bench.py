@@ -113,6 +113,8 @@ class Bench:
         self.held_back: list[e.Instruction] = []
         self.registry_answers = True
         self.driver_answers = True
+        self.records = True
+        """Whether the driver records ranges that are given up."""
         self.woken = 0
         self.offsets: dict[StreamKey, Reference] = {}
         self.told: dict[StreamKey, Reference] = {}
@@ -211,7 +213,8 @@ class Bench:
         """The driver asks which scopes the worker follows, and tells it all of their references."""
         answer = self.state.connections.following.answer(0, everything=False)
         mine = {key: reference for key, reference in self.told.items() if key.scope in answer.new}
-        self.do(e.Committed(self.epoch, self.batch, mine, scopes=answer.new, cursor=answer.cursor))
+        given_up = answer.give_up if self.records else ()
+        self.do(e.Committed(self.epoch, self.batch, mine, scopes=answer.new, cursor=answer.cursor, given_up=given_up))
 
     def plan(self, rows: int | None = None, size: int | None = None) -> dict[StreamKey, Reference]:
         """The ends of the next batch."""

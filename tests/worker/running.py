@@ -12,6 +12,7 @@ from wallaroo_spark.inner.client import Trust, WorkerClient
 from wallaroo_spark.options import Options
 from wallaroo_spark.references import PlannedRange, StreamKey
 from wallaroo_spark.registry import Lease, Registry
+from wallaroo_spark.sidecar.given_up import GivenUpRanges
 from wallaroo_spark.testing.driver_by_hand import DriverByHand
 from wallaroo_spark.transport import parse_address
 from wallaroo_spark.worker.run import WorkerThread
@@ -32,7 +33,7 @@ class Running:
         self.lease = lease
         self.registry = registry
         self.client = WorkerClient(lease.flight, TOKEN, trust=trust)
-        self.driver = DriverByHand(WorkerClient(lease.flight, TOKEN, trust=trust))
+        self.driver = DriverByHand(WorkerClient(lease.flight, TOKEN, trust=trust), GivenUpRanges())
         self.epoch = 0
         self.batch = -1
 

@@ -24,6 +24,7 @@ from wallaroo_spark.checkpoint.model import PlannedBatch, QueryProgress
 from wallaroo_spark.errors import CheckpointError
 from wallaroo_spark.references import References
 from wallaroo_spark.sidecar.folder import SidecarFolder
+from wallaroo_spark.sidecar.given_up import FOLDER, GivenUpRanges
 from wallaroo_spark.sidecar.plan_files import NamedPlan, PlanFiles, PlanReader, place_record
 from wallaroo_spark.sidecar.syncing import sync
 from wallaroo_spark.steps import Step, passed
@@ -205,6 +206,10 @@ class CheckpointFiles:
 
     def _plan_store(self, receiver: str) -> PlanFiles:
         return PlanFiles(self._location, receiver, self._spark)
+
+    def given_up(self, receiver: str) -> GivenUpRanges:
+        """The ranges of doors' streams of a receiver that were given up."""
+        return GivenUpRanges(lambda: SidecarFolder(self._location, FOLDER, f"of-{receiver}", spark=self._spark))
 
     @cached_property
     def key(self) -> str:

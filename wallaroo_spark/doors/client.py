@@ -31,6 +31,7 @@ from wallaroo_spark.protocol import (
     encode_run,
     encode_single,
 )
+from wallaroo_spark.references import PlannedRange, StreamKey
 
 PIECE = 16_384
 """Messages of one request that are encoded at once, so that its memory becomes that of rows piece by piece."""
@@ -52,6 +53,12 @@ class Host(Protocol):
 
     def disconnect(self, number: int) -> None:
         """The session has ended."""
+
+    def give_up(self, planned: PlannedRange) -> None:
+        """Have the driver record that a range was given up; :meth:`given_up` tells when it has."""
+
+    def given_up(self, key: StreamKey) -> PlannedRange | None:
+        """The range of a stream that was given up last, as far as the driver has recorded it."""
 
     def count(self, name: str, more: int) -> None:
         """Add to one of the worker's counters, which ``observe.receiver.WorkerCounts`` declares."""

@@ -36,8 +36,6 @@ class Ground:
         self.host = host
         self.senders = Senders(cookie, options.door_tokens)
         self.clients: dict[str, DoorClient] = {}
-        self.given_up: dict[StreamKey, tuple[int, int]] = {}
-        """The references of the ranges of a stream that were given up here: above the first, up to the second."""
         self._own = f"/worker-{slot}"
         self._accepted: OrderedDict[str, dict[int, Accepted]] = OrderedDict()
         """What this worker has accepted, by instance, as long as rows of ended sessions may be held."""
@@ -76,6 +74,16 @@ class Ground:
         while len(self._accepted) > MOST_REMEMBERED:
             self._accepted.popitem(last=False)
 
+    def given_up(self, key: StreamKey) -> tuple[int, int]:
+        """The references of a stream that were given up: above the first, up to the second."""
+        found = self.host.given_up(key)
+        if found is None:
+            return 0, 0
+        _, start, end = found
+        assert isinstance(start, int)
+        assert isinstance(end, int)
+        return start, end
+
     def wanted(self, ranges: Iterable[PlannedRange]) -> None:
         """These are all planned ranges that reads wait for now."""
         self._unanswered.wanted(ranges)
@@ -104,6 +112,14 @@ class Ground:
         client = self.client(planned.key.scope)
         client.opening.when_done(lambda: self._close(planned, client))
 
+    def _recorded(self, key: StreamKey, since: int, until: int) -> bool:
+        """Whether it is recorded that a range was given up. If not, the range is tried again while a read waits."""
+        known_since, known_until = self.given_up(key)
+        recorded = known_since <= since and until <= known_until
+        if not recorded:
+            self.host.give_up(PlannedRange(key, since, until))
+        return recorded
+
     def _close(self, planned: PlannedRange, client: DoorClient) -> None:
         self._giving_up.discard(planned)
         end = planned.end
@@ -114,8 +130,9 @@ class Ground:
         stream = client.stream_of_id(planned.key.stream_id)
         if stream.last >= end:
             return
-        since, _ = self.given_up.get(planned.key, (stream.last, 0))
-        self.given_up[planned.key] = (since, end)
+        # Nobody comes back for messages that a worker of this slot has numbered, so nothing has to be remembered.
+        if not planned.key.scope.endswith(self._own) and not self._recorded(planned.key, stream.last, end):
+            return
         self.host.count("dropped-unanswered", 1)
         self._log(
             f"the client of {planned} has not come back, and was not answered; the batch goes on without the messages "

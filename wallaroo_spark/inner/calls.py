@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from wallaroo_spark.columnar import ROW_SCHEMA
-from wallaroo_spark.references import Changes, Reference, References, StreamKey, nest
+from wallaroo_spark.references import Changes, PlannedRange, Reference, References, StreamKey, nest
 
 K = TypeVar("K")
 Starts = Mapping[StreamKey, Reference | None]
@@ -259,15 +259,19 @@ class FollowedScopes:
     """The scopes that were followed before; None where the question did not ask for them."""
     count: int
     """The number of all followed scopes."""
+    give_up: Sequence[PlannedRange] = ()
+    """Ranges in new scopes that the worker gives up once it is told that this is recorded."""
 
     def encode(self) -> bytes:
         """The answer as :meth:`decode` takes it."""
-        return _dump([self.cursor, self.new, self.kept, self.count])
+        give_up = [planned.to_json() for planned in self.give_up]
+        return _dump([self.cursor, self.new, self.kept, self.count, give_up])
 
     @classmethod
     def decode(cls, data: bytes) -> FollowedScopes:
         """The answer that :meth:`encode` has encoded."""
-        return cls(*json.loads(data))
+        cursor, new, kept, count, give_up = json.loads(data)
+        return cls(cursor, new, kept, count, tuple(map(PlannedRange.from_json, give_up)))
 
 
 COMMITTED = "committed"
@@ -298,6 +302,8 @@ class Notice:
     """The token of the streams that are forgotten next, and these streams."""
     ended: Sequence[StreamKey] = ()
     """Streams of which the driver has recorded the end since the last notice."""
+    given_up: Sequence[PlannedRange] = ()
+    """The recorded ranges of the scopes in ``whole`` that were given up."""
 
     @cached_property
     def body(self) -> bytes:
@@ -311,7 +317,7 @@ class Notice:
         others = {at: value for at, value in enumerate(values) if not isinstance(value, int)}
         numbers = [value if isinstance(value, int) else 0 for value in values] if others else values
         token, leaving = self.leaving
-        ends = [token, runs(leaving), runs(self.ended)]
+        ends = [token, runs(leaving), runs(self.ended), [planned.to_json() for planned in self.given_up]]
         position = [self.epoch, self.batch, self.cursor, len(self.references)]
         head = _dump([position, scopes, counts, list(others.items()), ends])
         columns = np.array([ids, numbers], dtype="<u8")
@@ -335,6 +341,8 @@ class DecodedNotice(NamedTuple):
     """The token of the streams that are forgotten next, and these streams."""
     ended: tuple[StreamKey, ...]
     """Streams of which the driver has recorded the end since the last notice."""
+    given_up: tuple[PlannedRange, ...]
+    """The recorded ranges of ``scopes`` that were given up."""
 
 
 def decode(body: bytes) -> DecodedNotice:
@@ -351,6 +359,7 @@ def decode(body: bytes) -> DecodedNotice:
     owners = (scope for scope, count in zip(scopes, counts, strict=True) for _ in range(count))
     flat = zip(owners, ids, values, strict=True)
     references = {StreamKey(scope, stream_id): value for scope, stream_id, value in flat}
-    token, leaving, ended = ends
+    token, leaving, ended, given_up = ends
     left = token, frozenset(keys(leaving))
-    return DecodedNotice(epoch, batch, references, scopes[changed:], cursor, left, tuple(keys(ended)))
+    ranges = tuple(map(PlannedRange.from_json, given_up))
+    return DecodedNotice(epoch, batch, references, scopes[changed:], cursor, left, tuple(keys(ended)), ranges)

@@ -12,15 +12,25 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from wallaroo_spark.errors import TransportError, one_line
 from wallaroo_spark.inner.calls import COMMITTED, REWIND, FollowedScopes, Notice
 from wallaroo_spark.inner.client import WorkerClient
-from wallaroo_spark.references import Changes, Reference, References, StreamKey, all_changes, endings_of, of_scope
+from wallaroo_spark.protocol.reserved import reserved
+from wallaroo_spark.references import (
+    Changes,
+    PlannedRange,
+    Reference,
+    References,
+    StreamKey,
+    all_changes,
+    endings_of,
+    of_scope,
+)
 from wallaroo_spark.steps import Step, passed
 
 log = one_line("wallaroo_spark.receiver")
@@ -31,6 +41,16 @@ QUESTION_SECONDS = 10.0
 """Longest wait of one question for the scopes that a worker follows. A choice: it bounds the calls of an idle fleet."""
 _SPARE_SCOPES = 64
 """Scopes that a worker may have left, beyond as many as it follows, before it is asked for all. A choice."""
+
+
+class GivenUp(Protocol):
+    """The record of the ranges that doors have given up; :class:`~wallaroo_spark.sidecar.given_up.GivenUpRanges`."""
+
+    def of(self, scopes: Collection[str]) -> Sequence[PlannedRange]:
+        """The ranges of streams of these instances of doors."""
+
+    def record(self, ranges: Collection[PlannedRange]) -> None:
+        """Remember ranges; durable when this returns."""
 
 
 class NewsOfCommit(NamedTuple):
@@ -147,6 +167,7 @@ class NoticeSender:
         changed: threading.Condition,
         last_commit: Callable[[], LastCommit | None],
         followers: Followers,
+        given_up: Callable[[], GivenUp | None] = lambda: None,
     ) -> None:
         self.slot = slot
         self.client = client
@@ -159,6 +180,7 @@ class NoticeSender:
         self._changed = changed
         self._last_commit = last_commit
         self._followers = followers
+        self._given_up = given_up
         self._stopped = False
         self._cursor = 0
         self._count = 0
@@ -207,6 +229,9 @@ class NoticeSender:
 
     def answered(self, answer: FollowedScopes) -> None:
         """The worker has named scopes."""
+        record = self._given_up()
+        if answer.give_up and record is not None:
+            record.record(answer.give_up)
         with self._changed:
             if self._stopped:
                 return
@@ -256,11 +281,16 @@ class NoticeSender:
             else:
                 changes, scopes = self._followers.part(self, commit, known.batch, news.changes), [*self._new]
         whole = {scope: of_scope(commit.references, scope) for scope in scopes}
+        record = self._given_up()
+        doors = {scope for scope in scopes if reserved(scope)}
+        given_up = record.of(doors) if record is not None and doors else ()
         if news is None or changes is None:
-            return commit, Notice(REWIND, commit.epoch, commit.batch, {}, whole, cursor, commit.leaving)
+            notice = Notice(REWIND, commit.epoch, commit.batch, {}, whole, cursor, commit.leaving, (), given_up)
+            return commit, notice
         if whole:
             changes = {scope: streams for scope, streams in changes.items() if scope not in whole}
-        notice = Notice(COMMITTED, commit.epoch, commit.batch, changes, whole, cursor, commit.leaving, news.ended)
+        end = (commit.leaving, news.ended, given_up)
+        notice = Notice(COMMITTED, commit.epoch, commit.batch, changes, whole, cursor, *end)
         return commit, notice
 
     def _told(self, notice: Notice) -> None:

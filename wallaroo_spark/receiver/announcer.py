@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 
 from wallaroo_spark.inner.client import WorkerClient
-from wallaroo_spark.inner.notices import Followers, LastCommit, NoticeSender
+from wallaroo_spark.inner.notices import Followers, GivenUp, LastCommit, NoticeSender
 from wallaroo_spark.references import Reference, References
 from wallaroo_spark.registry import FleetDiscovery, Lease, Registry
 
@@ -40,6 +40,7 @@ class Announcer:
         self._connect = connect
         self._leases_seen = leases_seen
         self._last_commit: LastCommit | None = None
+        self._given_up: GivenUp | None = None
         self._senders: dict[int, NoticeSender] = {}
         self._known: dict[int, Lease] = {}
         self._followers = Followers()
@@ -71,12 +72,13 @@ class Announcer:
         last_commit = self._last_commit
         return max(number, last_commit.epoch + 1) if last_commit is not None else number
 
-    def begin(self, last_commit: LastCommit) -> None:
+    def begin(self, last_commit: LastCommit, given_up: GivenUp | None = None) -> None:
         """Send the position of a query that is about to start to all workers, and wait until they have it.
 
-        A worker that does not answer gets it later.
+        A worker that does not answer gets it later. ``given_up`` is the record beside the query's checkpoint.
         """
         with self._changed:
+            self._given_up = given_up
             self._last_commit = last_commit
         self.find_workers()
         self.settle()
@@ -136,7 +138,7 @@ class Announcer:
                 known.stop()
             client = self._connect(lease.flight, self._token)
             sender = self._senders[lease.slot] = NoticeSender(
-                lease.slot, client, self._changed, lambda: self._last_commit, self._followers
+                lease.slot, client, self._changed, lambda: self._last_commit, self._followers, lambda: self._given_up
             )
             self._known[lease.slot] = lease
             self._start_sender(sender)

@@ -186,7 +186,8 @@ class FedQuery:
         checks.decided(files.identity, committed)
         references = committed.references if committed else (self.options.starting_offsets or {})
         epoch = announcer.next_epoch(self._waits.ask(registry.next_submission))
-        announcer.begin(LastCommit(epoch, committed.batch if committed else -1, references))
+        last_commit = LastCommit(epoch, committed.batch if committed else -1, references)
+        announcer.begin(last_commit, files.given_up(self.name))
         self._starts = True
         self._waits.ask(self._renew)
         self.watcher = CheckpointWatcher(files, self.name, functools.partial(self._progressed, epoch))

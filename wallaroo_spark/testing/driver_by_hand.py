@@ -6,7 +6,7 @@ import threading
 
 from wallaroo_spark.errors import TransportError
 from wallaroo_spark.inner.client import WorkerClient
-from wallaroo_spark.inner.notices import Followers, LastCommit, NoticeSender
+from wallaroo_spark.inner.notices import Followers, GivenUp, LastCommit, NoticeSender
 from wallaroo_spark.references import Changes, References, merge, plain, without_forgotten
 
 ANSWER_SECONDS = 30.0
@@ -16,13 +16,14 @@ ANSWER_SECONDS = 30.0
 class DriverByHand:
     """Tells one worker the position of a query, and answers its questions; ``client`` is closed at its end.
 
-    Its methods raise :class:`TransportError` when the worker does not answer.
+    ``given_up`` is the record of what doors have given up; without it they give nothing up. Its methods raise
+    :class:`TransportError` when the worker does not answer.
     """
 
-    def __init__(self, client: WorkerClient) -> None:
+    def __init__(self, client: WorkerClient, given_up: GivenUp | None = None) -> None:
         self._changed = threading.Condition()
         self._commit: LastCommit | None = None
-        self._sender = NoticeSender(0, client, self._changed, lambda: self._commit, Followers())
+        self._sender = NoticeSender(0, client, self._changed, lambda: self._commit, Followers(), lambda: given_up)
         threading.Thread(target=self._sender.run, name="driver-by-hand", daemon=True).start()
 
     def rewind(self, epoch: int, batch: int, references: References) -> None:

@@ -15,6 +15,7 @@ from wallaroo_spark.doors.client import DoorClient
 from wallaroo_spark.doors.ground import Ground
 from wallaroo_spark.errors import one_line
 from wallaroo_spark.options import Options
+from wallaroo_spark.references import PlannedRange, StreamKey
 from wallaroo_spark.worker.machine import events as e
 from wallaroo_spark.worker.machine.pressure.flow import Pressure
 from wallaroo_spark.worker.machine.state import WorkerState
@@ -145,6 +146,14 @@ class WorkerDoors:
     def disconnect(self, number: int) -> None:
         """See :class:`~wallaroo_spark.doors.client.Host`."""
         self._soon(self._shell.depart, number)
+
+    def give_up(self, planned: PlannedRange) -> None:
+        """See :class:`~wallaroo_spark.doors.client.Host`."""
+        self._shell.handle(e.GiveUp(planned))
+
+    def given_up(self, key: StreamKey) -> PlannedRange | None:
+        """See :class:`~wallaroo_spark.doors.client.Host`."""
+        return self._state.connections.following.given_up.get(key)
 
     def count(self, name: str, more: int) -> None:
         """See :class:`~wallaroo_spark.doors.client.Host`."""

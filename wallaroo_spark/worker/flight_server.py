@@ -360,8 +360,9 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
 
     def _rewind(self, body: bytes) -> bytes:
         notice = calls.decode(body)
-        event = e.Rewound(notice.epoch, notice.batch, notice.references, notice.leaving, notice.scopes, notice.cursor)
-        self._tell(event)
+        fields = notice._asdict()
+        del fields["ended"]
+        self._tell(e.Rewound(**fields))
         return b""
 
     def _sample(self, body: bytes) -> bytes:

@@ -116,7 +116,9 @@ class Client:
         """Tell the worker the committed references, or that the query continues from other references."""
         told = decode(notice.body)
         if notice.action == REWIND:
-            self._tell(e.Rewound(told.epoch, told.batch, told.references, told.leaving, told.scopes, told.cursor))
+            fields = told._asdict()
+            del fields["ended"]
+            self._tell(e.Rewound(**fields))
         else:
             self._tell(e.Committed(**told._asdict(), now=self._inner.sim.now))
 

@@ -8,6 +8,7 @@ from tests.doors.ground_bench import GroundBench, key, messages
 from wallaroo_spark.doors.http import tokens
 from wallaroo_spark.doors.http.problems import Problem
 from wallaroo_spark.references import PlannedRange
+from wallaroo_spark.worker.machine import events as e
 
 INSTANCE = "http/shop-1"
 
@@ -22,6 +23,7 @@ def given_up() -> GroundBench:
     tokens.send(bench.ground, INSTANCE, bench.stream(), messages("41"), 41)
     bench.settle()
     bench.tick(10.0)
+    bench.tick(11.0)
     bench.bench.commit({key(): 42})
     bench.settle()
     return bench
@@ -35,6 +37,18 @@ def test_a_token_that_was_given_up_is_refused_and_others_are_not(given_up: Groun
         tokens.send(given_up.ground, INSTANCE, stream, messages("42"), 42)
     assert refused.value.code == "http-token-given-up"
     assert tokens.send(given_up.ground, INSTANCE, stream, messages("43"), 43).kept is None
+
+
+def test_the_next_worker_is_told_with_the_references_of_the_instance(given_up: GroundBench) -> None:
+    recorded = given_up.bench.state.connections.following.given_up
+    bench = GroundBench()
+    bench.bench.rewind({key(): 42}, batch=4)
+    stream = bench.stream()
+    bench.bench.state.handle(e.Committed(bench.bench.epoch, 4, {}, given_up=tuple(recorded.values())))
+
+    with pytest.raises(Problem) as refused:
+        tokens.send(bench.ground, INSTANCE, stream, messages("42"), 42)
+    assert refused.value.code == "http-token-given-up"
 
 
 def test_a_program_that_starts_again_is_not_told_that_a_token_was_committed_that_was_given_up(
@@ -54,6 +68,7 @@ def test_a_stream_of_which_all_was_given_up_has_no_committed_token() -> None:
     bench.want(PlannedRange(key(), None, 2))
     bench.tick(0.0)
     bench.tick(10.0)
+    bench.tick(11.0)
     bench.bench.commit({key(): 2})
     bench.settle()
 

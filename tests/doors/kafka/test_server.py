@@ -9,9 +9,11 @@ import pytest
 
 from tests.doors.kafka.batches import batch
 from tests.doors.kafka.worlds import World, body_of, codes, produce, request
+from wallaroo_spark.doors.client import stream_id
 from wallaroo_spark.doors.kafka.apis import SERVED, Api, Code
 from wallaroo_spark.doors.kafka.positions import fence
 from wallaroo_spark.doors.kafka.server import IDLE_SECONDS, UNFINISHED_SECONDS
+from wallaroo_spark.references import StreamKey
 
 
 def _connected(**settings: Any) -> World:
@@ -368,6 +370,31 @@ def test_a_batch_that_was_given_up_is_never_answered_as_accepted() -> None:
         one.receive(produce(3, ("orders", 0, batch([b"a"] * 4, producer=7, epoch=1, sequence=0))))
         one.commit()
         assert _codes(one) == {3: [Code.NONE]}
+
+
+@pytest.mark.parametrize("committed", [None, 1, 5])
+def test_a_range_that_is_recorded_as_given_up_is_behind_a_producer_of_its_epoch(committed: int | None) -> None:
+    world = _connected()
+    if committed is not None:
+        world.committed["orders/0/7"] = committed
+    world.ranges_given_up[StreamKey("kafka/billing/0", stream_id("orders/0/7"))] = (1, 5)
+    world.receive(produce(1, ("orders", 0, batch([b"a"] * 4, producer=7, epoch=0, sequence=1))))
+    assert _codes(world) == {1: [Code.UNKNOWN_PRODUCER_ID]}
+    world.receive(produce(2, ("orders", 0, batch([b"a"] * 4, producer=7, epoch=1, sequence=0))))
+    world.commit()
+    assert _codes(world) == {2: [Code.NONE]}
+    world.receive(produce(3, ("orders", 0, batch(producer=7, epoch=1, sequence=4))))
+    world.commit()
+    assert _codes(world) == {3: [Code.NONE]}
+
+
+def test_a_session_that_ends_while_bytes_are_counted_loses_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = _connected()
+    client = world.client("kafka/billing/0")
+    world.receive(produce(1, ("orders", 0, batch(producer=7, epoch=0, sequence=0))))
+    monkeypatch.setattr(client, "hold", lambda change: client.end("an error") if change > 50 else None)
+    world.receive(produce(2, ("orders", 0, batch(producer=7, epoch=0, sequence=1))))
+    assert (world.answers(), world.closed, len(world.sent)) == ([], {1: "an error"}, 1)
 
 
 def test_a_batch_of_spark_has_one_record_batch_of_a_numbered_stream() -> None:

@@ -14,6 +14,7 @@ from wallaroo_spark.doors.kafka.server import KafkaServer, ServerSettings
 from wallaroo_spark.doors.kafka.wire import read, write
 from wallaroo_spark.doors.senders import Senders
 from wallaroo_spark.doors.tickets import Ticket
+from wallaroo_spark.references import StreamKey
 
 
 class FakeClient:
@@ -85,6 +86,7 @@ class World:
         self.now = 100.0
         self.room = True
         self.lacks = 0.0
+        self.ranges_given_up: dict[StreamKey, tuple[int, int]] = {}
         self.counts: Counter[str] = Counter()
         self.opens = opens
         self._ids = itertools.count(1000)
@@ -102,6 +104,9 @@ class World:
             if self.opens:
                 found.opening.keep()
         return found
+
+    def given_up(self, key: StreamKey) -> tuple[int, int]:
+        return self.ranges_given_up.get(key, (0, 0))
 
     def longest_wait(self, prefix: str) -> float:
         return self.lacks

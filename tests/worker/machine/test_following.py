@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from tests.revisions import drafts, revisions
 from tests.worker.bench import Bench, Connector
+from wallaroo_spark.inner.calls import FollowedScopes
 from wallaroo_spark.protocol import DRAFT_BE, V3, Error, NotifyAck, Ok, Revision, faults
-from wallaroo_spark.references import Reference, StreamKey
+from wallaroo_spark.references import PlannedRange, Reference, StreamKey
 from wallaroo_spark.worker.buffer.following import Following
 from wallaroo_spark.worker.machine import events as e
 from wallaroo_spark.worker.machine.handshake import REFERENCES_SECONDS
@@ -212,3 +214,38 @@ class TestFollowing:
         following.take(None, None)
         following.forget(forgotten)
         assert (following.knows("a"), "a" in following) == ((forgotten == "b"),) * 2
+
+
+def test_a_range_that_is_given_up_is_asked_for_with_its_scope_until_it_is_recorded(bench: Bench) -> None:
+    bench.rewind({KEY: 40}, 3)
+    bench.connect(DRAFT_BE).hello()
+    following = bench.state.connections.following
+    planned, other = PlannedRange(KEY, 40, 42), StreamKey("shop-2", 1)
+    cursor = following.cursor
+
+    out = bench.state.handle(e.GiveUp(planned))
+    assert e.WakeDriver() in out
+    answer = following.answer(cursor, everything=False)
+    assert (answer.new, answer.give_up) == ([KEY.scope], (planned,))
+    assert FollowedScopes.decode(answer.encode()) == answer
+    # The same wish changes nothing; a scope that is not followed has none.
+    assert bench.state.handle(e.GiveUp(planned)) == bench.state.handle(e.GiveUp(PlannedRange(other, 1, 2))) == []
+    assert following.given_up == {}
+
+    references: dict[StreamKey, Reference | None] = {KEY: 40}
+    given_up = (planned, PlannedRange(other, 1, 2))
+    told = e.Committed(bench.epoch, bench.batch, references, scopes=[KEY.scope], cursor=answer.cursor)
+    bench.do(replace(told, given_up=given_up))
+    assert following.given_up == {KEY: planned}
+    assert following.answer(0, everything=False).give_up == ()
+
+
+def test_ranges_of_a_scope_are_forgotten_with_it() -> None:
+    following = Following()
+    following.ask(KEY.scope)
+    following.recorded([PlannedRange(KEY, 40, 42)])
+    following.give_up(PlannedRange(KEY, 50, 52))
+    following.forget(KEY.scope)
+    following.ask(KEY.scope)
+
+    assert (following.given_up, following.answer(0, everything=False).give_up) == ({}, ())

@@ -21,6 +21,7 @@ NAMES = tuple(f"{LONG}{number}" for number in range(100))
 PARTS: dict[str, Any] = {
     "address": LONG, "asked": MANY, "at_once": True, "batch": 3, "data": LONG.encode(), "epoch": 2,
     "error": ValueError(LONG), "granted": frozenset(MANY), "instance": LONG, "instances": NAMES, "names": NAMES,
+    "planned": PlannedRange(StreamKey(LONG, 7), None, 9), "given_up": (PlannedRange(KEY, 1, 9),) * 1000,
     "now": 1.5, "parts": tuple((number, LONG.encode()) for number in range(50)), "peer": LONG, "queued": 5,
     "ranges": (PlannedRange(KEY, None, 9),) * 1000, "reading": True, "reason": LONG, "received_at": 1,
     "leaving": ("a group", frozenset({KEY})), "behind": 7,

@@ -17,7 +17,7 @@ def send(ground: Ground, instance: str, stream: DoorStream, messages: Messages, 
 
     Raises :class:`Problem` for a token that was given up, and for one that comes too late.
     """
-    since, until = ground.given_up.get(StreamKey(instance, stream.id), (0, 0))
+    since, until = ground.given_up(StreamKey(instance, stream.id))
     if since < token <= until:
         raise Problem(
             "http-token-given-up",
@@ -38,5 +38,5 @@ def send(ground: Ground, instance: str, stream: DoorStream, messages: Messages, 
 def committed(ground: Ground, client: DoorClient, name: str) -> int | None:
     """The committed token of a stream. Tokens that were given up at its end do not count."""
     token = client.committed(name)
-    since, until = ground.given_up.get(StreamKey(client.instance, stream_id(name)), (0, 0))
+    since, until = ground.given_up(StreamKey(client.instance, stream_id(name)))
     return (since or None) if token is not None and since < token <= until else token

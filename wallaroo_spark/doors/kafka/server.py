@@ -19,11 +19,12 @@ from typing import Any, Protocol
 from wallaroo_spark.doors.client import DoorClient, DoorStream, Messages
 from wallaroo_spark.doors.kafka.apis import SERVED, Api, Code
 from wallaroo_spark.doors.kafka.nodes import Layout
-from wallaroo_spark.doors.kafka.positions import number, place
+from wallaroo_spark.doors.kafka.positions import fence, number, place
 from wallaroo_spark.doors.kafka.record_batch import BatchHead, BatchRefused, check
 from wallaroo_spark.doors.kafka.wire import Malformed, WireReader, read, write
 from wallaroo_spark.doors.senders import Senders
 from wallaroo_spark.doors.tickets import Ticket, answered_when_received
+from wallaroo_spark.references import StreamKey
 
 PREFIX = "kafka/"
 """The beginning of the instances of this door."""
@@ -64,6 +65,9 @@ class ProducerSessions(Protocol):
 
     def client(self, instance: str) -> DoorClient:
         """The session of an instance; it is opened by the first call."""
+
+    def given_up(self, key: StreamKey) -> tuple[int, int]:
+        """The references of a stream that were given up: above the first, up to the second; 0 and 0: none."""
 
     def longest_wait(self, prefix: str) -> float:
         """Seconds for which a read has been waiting for what clients of a door have to send again; 0: none waits."""
@@ -525,6 +529,9 @@ class KafkaServer:
     ) -> _Outcome:
         line = self._lines.get(stream)
         position = (line.position if line is not None else stream.last) or None
+        _, until = self._ground.given_up(StreamKey(client.instance, stream.id))
+        if until and (position or 0) <= until:
+            position = fence(until)
         placed = place(head, position) if numbered else number(head.count, stream.next_reference(self._time))
         if placed.repeated:
             return _Outcome(Code.NONE, "", placed.first, stream.wait(placed.last))

@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Collection
 
 from wallaroo_spark.inner.calls import FollowedScopes
+from wallaroo_spark.references import PlannedRange, StreamKey
 
 
 class Following:
@@ -25,6 +26,9 @@ class Following:
         """The number of the last scope that began to be followed, or that has to be told again."""
         self.left: set[str] = set()
         """The scopes without a connector here. Another worker may get one, so they must be told again after that."""
+        self.given_up: dict[StreamKey, PlannedRange] = {}
+        """For a stream of a door: the range of which the driver has recorded that it was given up."""
+        self._giving_up: dict[StreamKey, PlannedRange] = {}
         self._numbers: OrderedDict[str, int] = OrderedDict()
         self._untold: set[str] = set()
         self._covered = 0
@@ -48,6 +52,23 @@ class Following:
         self._numbers.pop(scope, None)
         self._untold.discard(scope)
         self.left.discard(scope)
+        for ranges in (self.given_up, self._giving_up):
+            for key in [key for key in ranges if key.scope == scope]:
+                del ranges[key]
+
+    def give_up(self, planned: PlannedRange) -> None:
+        """Have the driver record that a range was given up. It tells so with all references of the scope."""
+        scope = planned.key.scope
+        if scope in self._numbers and self._giving_up.get(planned.key) != planned:
+            self._giving_up[planned.key] = planned
+            self._number(scope)
+
+    def recorded(self, ranges: Collection[PlannedRange]) -> None:
+        """The driver has recorded that these ranges were given up."""
+        for planned in ranges:
+            if planned.key.scope in self._numbers:
+                self.given_up[planned.key] = planned
+                self._giving_up.pop(planned.key, None)
 
     def restart(self) -> None:
         """A notice names all references that the driver tells this worker: nothing from before it is valid."""
@@ -76,7 +97,8 @@ class Following:
         """The answer to a driver that has heard of the scopes up to the number ``cursor``."""
         new = self._after(cursor)
         kept = [scope for scope, number in self._numbers.items() if number <= cursor] if everything else None
-        return FollowedScopes(self.cursor, new, kept, len(self._numbers))
+        give_up = tuple(planned for key, planned in self._giving_up.items() if key.scope in new)
+        return FollowedScopes(self.cursor, new, kept, len(self._numbers), give_up)
 
     def _number(self, scope: str) -> None:
         # In this order, so that an error in between leaves no scope that counts as told.

@@ -123,6 +123,8 @@ class Rewound:
     """The scopes all of whose references it has; None: all that this worker follows."""
     cursor: int | None = None
     """The number of the last scope of which the driver has heard from this worker; None: of all."""
+    given_up: Collection[PlannedRange] = ()
+    """The recorded ranges of ``scopes`` that were given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,15 @@ class Committed:
     """The scopes of which it has all references, because the driver has heard of them since the last notice."""
     cursor: int | None = None
     """The number of the last scope of which the driver has heard from this worker; None: of all."""
+    given_up: Collection[PlannedRange] = ()
+    """The recorded ranges of ``scopes`` that were given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """A door gives a range up, once the driver has recorded that and has told so."""
+
+    planned: PlannedRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +203,7 @@ Event = (
     | ClaimsLost
     | Rewound
     | Committed
+    | GiveUp
     | Wanted
     | ReadBegan
     | Tick

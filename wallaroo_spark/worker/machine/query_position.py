@@ -29,6 +29,8 @@ class QueryPosition:
 
     def committed(self, event: e.Committed) -> bool:
         """Spark has committed a batch, or the driver has told the references of more scopes. False when it is stale."""
+        # What was recorded stays true, whatever the query does.
+        self._connections.following.recorded(event.given_up)
         newer = event.batch > self.batch
         if event.epoch != self.epoch or event.batch < self.batch or not (newer or event.scopes):
             self._connections.counts["stale-commits"] += 1
@@ -65,6 +67,7 @@ class QueryPosition:
 
     def rewound(self, event: e.Rewound) -> bool:
         """A query continues from exactly these references. Returns False when the notice is stale."""
+        self._connections.following.recorded(event.given_up)
         if event.epoch < self.epoch or (event.epoch == self.epoch and event.batch < self.batch):
             self._connections.counts["stale-commits"] += 1
             return False

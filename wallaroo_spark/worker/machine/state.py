@@ -126,6 +126,8 @@ class WorkerState:
                 if self._position.rewound(event):
                     self._handshake.begin()
                     self._handshake.told()
+            case e.GiveUp():
+                self.connections.following.give_up(event.planned)
             case e.Wanted():
                 self._gates.want(event.ranges)
             case e.ReadBegan():

@@ -126,6 +126,7 @@ _KEPT: dict[type, tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]] = {
     ),
     e.Rewound: (("epoch", "batch", "references"), lambda event: (event.epoch, event.batch, len(event.references))),
     e.Committed: (("epoch", "batch", "references"), lambda event: (event.epoch, event.batch, len(event.references))),
+    e.GiveUp: (("planned",), lambda event: (str(event.planned)[:CHARACTERS],)),
     e.Wanted: (("ranges",), lambda event: (len(event.ranges),)),
     e.Send: (("connection", "bytes"), lambda send: (send.connection, len(send.data))),
     e.Log: (("connection", "text"), lambda log: (log.connection, log.text[:CHARACTERS])),
