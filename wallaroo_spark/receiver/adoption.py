@@ -27,8 +27,8 @@ _JOIN_SECONDS = 5.0
 _BUSY = "receiver-busy"
 """The code of the error for a receiver that is starting or stopping, which passes."""
 _UNREACHABLE = (
-    "Spark Connect does not tell a client where the checkpoint of a running query is, so the receiver cannot follow a "
-    "query that it did not start"
+    "Spark Connect does not tell a client where the checkpoint of a running query is, so this receiver cannot follow a "
+    "query that it did not start; run the receiver in the driver of the Connect server (docs/connect.md)"
 )
 
 
