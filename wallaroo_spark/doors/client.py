@@ -183,22 +183,28 @@ class DoorStream:
             if unstable_end > begin:
                 self._encode(messages, begin, unstable_end, first, step, Flags.UNSTABLE_REFERENCE)
             if stable:
-                self._encode(messages, end - 1, end, first, step, Flags(0))
+                self._encode(messages, end - 1, end, first, step, 0)
             if count > PIECE:
                 values[begin:end] = [b""] * (end - begin)
         self._tokens.append(reference)
         self._before.tokens.append(reference)
         return self._accept(reference)
 
-    def _encode(self, messages: Messages, begin: int, end: int, first: int, step: int, flags: Flags) -> None:
-        ids = range(first + step * begin, first + step * end, step) if step else [first] * (end - begin)
+    def _encode(self, messages: Messages, begin: int, end: int, first: int, step: int, flags: int) -> None:
         keys, times = messages.keys, messages.event_times
+        if end - begin == 1:
+            # A run has a price of its own, which one message need not pay.
+            time, key = times[begin] if times is not None else None, keys[begin] if keys is not None else None
+            one = encode_single(DRAFT_BE, self.id, first + step * begin, messages.values[begin], flags, time, key)
+            self._client.transmit(one.data)
+            return
+        ids = range(first + step * begin, first + step * end, step) if step else [first] * (end - begin)
         run = encode_run(
             DRAFT_BE,
             self.id,
             ids,
             messages.values[begin:end],
-            int(flags),
+            flags,
             times[begin:end] if times is not None else None,
             keys[begin:end] if keys is not None else None,
         )

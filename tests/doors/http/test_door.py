@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pyarrow as pa
@@ -379,6 +380,28 @@ class TestBadManners:
         with client.raw() as raw:
             raw.sendall(self.HEAD + b"Content-Length: 1000\r\n\r\nhello")
             assert b" 408 " in everything(raw)
+        assert client.worker.count("messages") == 0
+        assert client.worker.client.status()["unfinished_bytes"] == 0
+
+    def test_slow_clients_take_no_more_than_the_connections_of_the_worker(self, make_door: Make) -> None:
+        client = make_door(max_sessions=4)
+        with ExitStack() as stack:
+            for slow in [stack.enter_context(client.raw()) for _ in range(4)]:
+                slow.sendall(self.HEAD + b"Content-Length: 1000\r\n\r\nh")
+            eventually(lambda: client.worker.client.status()["unfinished_bytes"] == 4)
+
+            assert client.post(b"[]").code == "http-full"
+
+        assert eventually(lambda: client.post(b"[]").status == 200)
+
+    @pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+    def test_a_bomb_is_refused_and_leaves_nothing(self, client: Client, encoding: str) -> None:
+        zeros = bytes(64 << 20)
+        bomb = gzip.compress(zeros) if encoding == "gzip" else pa.compress(zeros, "zstd", asbytes=True)
+
+        answer = client.post(bomb, "application/x-ndjson", Content_Encoding=encoding)
+
+        assert answer.code == "http-body-too-large"
         assert client.worker.count("messages") == 0
         assert client.worker.client.status()["unfinished_bytes"] == 0
 

@@ -27,7 +27,7 @@ class RequestHead:
     method: str
     target: str
     fields: dict[str, str] = field(default_factory=dict)
-    """The fields by name in lower case; those of one name are joined by commas."""
+    """The fields by name in lower case, without white space around them; those of one name are joined by commas."""
     keep_alive: bool = True
     """Whether the client may send another request over the connection."""
     path: str = ""
@@ -35,8 +35,8 @@ class RequestHead:
     query: dict[str, str] = field(default_factory=dict)
 
     def get(self, name: str, default: str = "") -> str:
-        """A field, without white space around it."""
-        return self.fields.get(name, default).strip()
+        """A field."""
+        return self.fields.get(name, default)
 
     def number(self, name: str) -> int | None:
         """A field that is a whole number; None without the field. Raises :class:`Problem`."""
@@ -118,7 +118,7 @@ class RequestParser:
         self._count += 1
         if self._count > FIELDS:
             raise Problem("http-head-too-large", f"a request has at most {FIELDS} fields")
-        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1").strip()
         fields = self._head.fields
         fields[key] = f"{fields[key]},{text}" if key in fields else text
 
