@@ -54,7 +54,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "storage": (),
     "sidecar": ("storage", "runtime.job_errors", "runtime.spark_checks"),
     "checkpoint": ("storage", "sidecar"),
-    "inner": ("protocol.reserved", "columnar", "transport"),
+    "inner": ("protocol.reserved", "columnar", "doors.kafka", "transport"),
     "runtime": ("registry", "transport"),
     "worker": ("protocol", "columnar", "transport", "inner", "runtime", "doors"),
     "doors": ("protocol", "transport", "columnar"),
@@ -134,6 +134,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "wiretap": ("protocol", "transport", "connector"),
     "observe": (
         "codes",
+        "protocol.reserved",
         "registry",
         "inner",
         "transport",

@@ -130,8 +130,8 @@ class Recorder(PlainView):
         super().__init__(0, echo=self.said.append)
         self._on_listening = on_listening
 
-    def listening(self, config: ReceiveConfig, addresses: list[str], registry: str, page: str, ui: str) -> None:
-        super().listening(config, addresses, registry, page, ui)
+    def listening(self, *given: Any, **named: Any) -> None:
+        super().listening(*given, **named)
         self._on_listening()
 
 

@@ -40,6 +40,7 @@ class GroundBench:
         self.bench = Bench(slot=slot, ready=ready, **options)
         self.counted: dict[str, int] = {}
         self.logged: list[str] = []
+        self.noted: list[tuple[str, str, str]] = []
         self._due: deque[e.Event] = deque()
         self._numbers = 0
         self.ground = Ground(self, Options(cookie=COOKIE, **options), COOKIE, slot, self.logged.append)
@@ -70,6 +71,12 @@ class GroundBench:
 
     def count(self, name: str, more: int) -> None:
         self.counted[name] = self.counted.get(name, 0) + more
+
+    def refuse(self, code: str, peer: str, instance: str, reason: str) -> None:
+        self.noted.append((code, instance, reason))
+
+    def note(self, code: str, instance: str, reason: str) -> None:
+        self.noted.append((code, instance, reason))
 
     def eases(self) -> bool:
         return self._pressure() is Pressure.NONE

@@ -68,6 +68,8 @@ HEALTHY = {
     'wallaroo_handshakes_refused_total{receiver="orders", slot="0", reason="redirected"}': "0+5x40",
     'wallaroo_protocol_violations_total{receiver="orders", slot="0", fault="ids-not-increasing"}': "9x40",
     'wallaroo_protocol_violations_total{receiver="orders", slot="0", fault="superseded"}': "0+5x40",
+    'wallaroo_door_refusals_total{receiver="orders", slot="0", code="kafka-not-leader-or-follower"}': "0+5x40",
+    'wallaroo_unreadable_batches_total{receiver="orders", slot="0"}': "2x40",
     'wallaroo_internal_errors_total{receiver="orders", slot="0"}': "1x40",
     'wallaroo_application_up{application="shop"}': "1x40",
     'wallaroo_application_batch_running_seconds{application="shop"}': "1x40",
@@ -96,6 +98,10 @@ FAULTS: dict[str, dict[str, str]] = {
     "WallarooConnectorsRefused": {
         'wallaroo_handshakes_refused_total{receiver="orders", slot="0", reason="wrong-cookie"}': "4x35 5x5"
     },
+    "WallarooDoorRefuses": {
+        'wallaroo_door_refusals_total{receiver="orders", slot="0", code="http-unauthorized"}': "0x30 5+5x10"
+    },
+    "WallarooBatchesUnreadable": {'wallaroo_unreadable_batches_total{receiver="orders", slot="0"}': "0x35 1x5"},
     "WallarooProtocolViolated": {
         'wallaroo_protocol_violations_total{receiver="orders", slot="0", fault="ids-not-increasing"}': "9x35 10+2x5"
     },

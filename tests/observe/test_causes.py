@@ -11,7 +11,7 @@ from tests.conftest import ROOT
 from tests.observe.snapshots import NOW, instance, receiver, slot, stream
 from wallaroo_spark.codes import ENTRIES, titles
 from wallaroo_spark.observe.causes import LONG_SECONDS, with_causes
-from wallaroo_spark.observe.receiver import QueryStatus, ReadStatus, ReceiverStatus, Refusal, Totals
+from wallaroo_spark.observe.receiver import DoorStatus, QueryStatus, ReadStatus, ReceiverStatus, Refusal, Totals
 from wallaroo_spark.runtime.long_jobs import Death
 
 PAGE = ROOT / "docs" / "status.md"
@@ -192,6 +192,76 @@ def test_a_connector_before_its_ok_waits_for_the_query() -> None:
 
 def test_each_code_has_a_meaning_and_each_meaning_ends() -> None:
     assert all(meaning.endswith(".") for meaning in titles("status").values())
+
+
+def door(name: str = "kafka", **fields: Any) -> DoorStatus:
+    return DoorStatus(0, name, **fields)
+
+
+def refusal(kind: str, *, times: int = 1, ago: float = 1.0, instance: str = "kafka/billing/0") -> Refusal:
+    return Refusal(NOW - ago, kind, "h:1", instance, "why", times)
+
+
+def test_the_client_of_a_door_tells_how_many_of_its_requests_wait_for_which_batch() -> None:
+    waiting = instance("kafka/billing/0", rows=5, credits=0, requests=5)
+    slow = with_causes(receiver(query=SLOW, slots=(slot(rows=5),), instances=(waiting,))).instances[0].cause
+    idle = with_causes(receiver(slots=(slot(rows=1),), instances=(replace(waiting, rows=1, requests=1),)))
+
+    assert slow.sentence == (
+        "orders/kafka/billing/0 waits: batch 41 has been in the query and its sink for 4.2 s; 5 requests wait for "
+        "batch 41"
+    )
+    assert idle.instances[0].cause.sentence.endswith("the next batch has not begun; 1 request waits for batch 41")
+
+
+def test_requests_that_wait_longer_than_their_clients_are_a_trouble() -> None:
+    waiting = door(waiting=12, oldest=31.0, waiting_by={"kafka/billing/0": 10, "kafka/shop/0": 2})
+    others = with_causes(receiver(doors=(waiting, door("http", waiting=1, oldest=2.0))))
+    alone = with_causes(receiver(doors=(replace(waiting, waiting=10, waiting_by={"kafka/billing/0": 10}),)))
+
+    assert [others.cause.code, others.healthy] == ["door-waits", False]
+    assert others.cause.sentence == (
+        "orders waits: 12 requests of 2 clients of the door kafka wait for batch 41, the oldest for 31 s"
+    )
+    assert "10 requests of kafka/billing/0 wait for batch 41" in alone.cause.sentence
+    assert with_causes(receiver(doors=(replace(waiting, oldest=29.0),))).healthy
+    assert with_causes(receiver(doors=(replace(waiting, waiting=0),))).healthy
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "healthy"),
+    [
+        ("http-unauthorized", "door-refused", True),
+        ("kafka-message-too-large", "door-refused", True),
+        ("kafka-wrong-node", "kafka-wrong-node", False),
+        ("kafka-unreadable", "kafka-unreadable", False),
+        ("door-given-up", "door-given-up", True),
+        # Clients send these again by themselves.
+        ("http-full", "flowing", True),
+        ("http-elsewhere", "flowing", True),
+        ("kafka-not-leader-or-follower", "flowing", True),
+        ("kafka-request-timed-out", "flowing", True),
+        # Any stranger may try a port.
+        ("http-no-such-path", "flowing", True),
+    ],
+)
+def test_what_a_door_has_refused_is_a_cause_when_a_person_has_to_act(kind: str, code: str, healthy: bool) -> None:
+    found = with_causes(receiver(slots=(slot(refusals=(refusal(kind),)),)))
+
+    assert (found.cause.code, found.healthy) == (code, healthy)
+    assert with_causes(receiver(slots=(slot(refusals=(refusal(kind, ago=61.0),)),))).cause.code == "flowing"
+
+
+def test_many_refusals_of_a_door_are_a_trouble_when_nobody_else_is_connected() -> None:
+    def found(times: int, sessions: int) -> ReceiverStatus:
+        refused = (refusal("http-unauthorized", times=times, instance=""),)
+        return with_causes(receiver(slots=(slot(sessions=sessions, refusals=refused),)))
+
+    assert [found(*given).healthy for given in ((10, 0), (9, 0), (10, 1))] == [False, True, True]
+    assert found(10, 0).cause.sentence == (
+        "orders waits: a client at h:1 was refused 1.0 s ago (http-unauthorized, 10 times in a row): why"
+    )
+    assert found(10, 0).cause.cure.startswith("Send the receiver's cookie as the bearer token")
 
 
 def test_the_page_lists_every_code() -> None:

@@ -18,7 +18,7 @@ from wallaroo_spark.observe.collect import (
     ReceiverFacts,
     RegistryCollector,
 )
-from wallaroo_spark.observe.receiver import QueryStatus, ReceiverStatus
+from wallaroo_spark.observe.receiver import DoorStatus, QueryStatus, ReceiverStatus
 from wallaroo_spark.registry import NO_QUERY, Lease
 from wallaroo_spark.runtime.long_jobs import Death, JobRecord
 
@@ -185,3 +185,22 @@ def test_a_receiver_that_nobody_runs_has_no_slots() -> None:
     found = status(ReceiverFacts("orders", 3))
 
     assert (found.running, found.slots, found.cause.code) == (False, (), "not-running")
+
+
+def test_doors_are_put_together_from_their_addresses_the_ages_of_the_buffer_and_the_counts_by_code() -> None:
+    found = status(
+        facts((lease(0), True)),
+        worker(
+            doors={"kafka": "h:9092"},
+            door_list=[
+                {"door": "kafka", "ports": [9092, 9093], "connections": 3, "clients": 2, "waiting": 5,
+                 "waiting_by": {"kafka/billing/0": 5}}
+            ],
+            door_ages={"kafka": 3.5},
+            counts={"door-refused:kafka-malformed": 2, "door-refused:kafka-full": 1, "door-refused:http-full": 7},
+            instance_list=[{"name": "kafka/billing/0", "state": "streaming", "rows": 5}],
+        ),
+    )  # fmt: skip
+
+    assert found.doors == (DoorStatus(0, "kafka", "h:9092", (9092, 9093), 3, 2, 5, 3.5, 3, {"kafka/billing/0": 5}),)
+    assert found.instances[0].requests == 5

@@ -79,7 +79,7 @@ def served(
     spark: SparkSession, spans: InMemorySpanExporter, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
     options: dict[str, Any] = {"workers": 2, "cookie": COOKIE, "lease_seconds": 2, "status_page": "127.0.0.1:0"}
-    more = {"trace_sample": 100, "metrics_instances": 1}
+    more = {"trace_sample": 100, "metrics_instances": 1, "http_port": 0}
     with Receiver(spark, "orders", **options, **more) as receiver, Feeders() as feeders:
         writer = receiver.stream().writeStream.format("noop").trigger(processingTime="200 milliseconds")
         receiver.start_query(writer, checkpoint=str(tmp_path_factory.mktemp("metrics") / "checkpoint"))

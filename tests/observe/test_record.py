@@ -149,7 +149,7 @@ def test_the_json_shows_the_worst_rows_and_counts_the_others() -> None:
     made = shown(record, top=10)
 
     assert [len(made["status"][name]) for name in ("slots", "instances", "streams")] == [10, 10, 10]
-    assert made["shown"] == {"slots": 300, "instances": 300, "streams": 3_000}
+    assert made["shown"] == {"slots": 300, "doors": 0, "instances": 300, "streams": 3_000}
     assert made["states"] == {"serving": 300}
     ages = [stream["ack_age"] for stream in made["status"]["streams"]]
     assert ages == sorted(ages, reverse=True)
@@ -161,7 +161,7 @@ def test_a_search_is_for_any_part_of_a_name() -> None:
     made = shown(record_of(history(3)), search="orders-1-2")
 
     assert [stream["name"] for stream in made["status"]["streams"]] == ["orders-1-2.jsonl"]
-    assert made["shown"] == {"slots": 2, "instances": 0, "streams": 1}
+    assert made["shown"] == {"slots": 2, "doors": 0, "instances": 0, "streams": 1}
 
 
 @pytest.mark.parametrize(

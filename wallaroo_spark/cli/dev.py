@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import shutil
 import socket
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -67,9 +69,10 @@ def up(
     """Run Redis and a receiver here, and print the rows that are committed.
 
     It starts Spark, an embedded Redis and a receiver with one worker, and runs until Ctrl-C. It prints the address and
-    the cookie for a connector, each ERROR of the worker, and each frame of the connector that breaks the protocol, with
-    the offset of the wrong byte. Without --folder nothing is kept: every start is a new receiver without committed
-    messages, so a connector begins with its first message. Java 17 or newer is needed.
+    the cookie for a connector, a line to copy for a client of each door that --set opens, each ERROR of the worker, and
+    each frame of the connector that breaks the protocol, with the offset of the wrong byte. Without --folder nothing is
+    kept: every start is a new receiver without committed messages, so a connector begins with its first message. Java
+    17 or newer is needed.
 
     Options:
         --listen HOST:PORT: Address for connectors.
@@ -84,7 +87,7 @@ def up(
         wallaroo-spark dev up
         wallaroo-spark dev up --frames --capture shop.capture
         wallaroo-spark dev up --folder dev --set messageIds=opaque
-        wallaroo-spark dev up --set http.port=8080
+        wallaroo-spark dev up --set http.port=8080 --set kafka.port=9092
     """
     from wallaroo_spark.options import Options
 
@@ -128,10 +131,9 @@ def _run(home: Path, listen: str, options: dict[str, str], view: _View, watcher:
                     writer = receiver.stream().writeStream.foreachBatch(batches.collect)
                     query = receiver.start_query(writer, checkpoint=str(home / "checkpoint"))
                     signals.gentle = True
-                    http_port = receiver.options.http_port
-                    door = f"http://{_HOST}:{http_port}" if http_port else ""
+                    doors = {one.door: one.address for one in receiver.status(most=0).doors}
                     view.ready(
-                        proxy.address, receiver.options.cookie, receiver.registry_url, receiver.page_address, door
+                        proxy.address, receiver.options.cookie, receiver.registry_url, receiver.page_address, doors
                     )
                     while signals.received is None:
                         view.show(batches.committed())
@@ -143,10 +145,25 @@ def _run(home: Path, listen: str, options: dict[str, str], view: _View, watcher:
                 spark.stop()
 
 
-def _curl(door: str, cookie: str) -> str:
+def _curl(address: str, cookie: str) -> str:
     """A line with which a person may send by HTTP."""
-    secret = f" -H 'Authorization: Bearer {cookie}'" if cookie else ""
-    return f"  or:     curl {door}/v1/streams/orders{secret} -H 'Content-Type: text/plain' -d hello"
+    secret = f" -H {shlex.quote(f'Authorization: Bearer {cookie}')}" if cookie else ""
+    return f"curl {address}/v1/streams/orders{secret} -H 'Content-Type: text/plain' -d hello"
+
+
+def _kafka(address: str, cookie: str) -> str:
+    """A line with which a person may send with the package confluent-kafka."""
+    settings = {"bootstrap.servers": address}
+    if cookie:
+        settings |= {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+        settings |= {"sasl.username": "dev", "sasl.password": cookie}
+    producer = f"from confluent_kafka import Producer; p = Producer({json.dumps(settings)})"
+    program = f'{producer}; p.produce("orders", "hello"); p.flush()'
+    return f"python -c {shlex.quote(program)}"
+
+
+_CLIENTS: Mapping[str, Callable[[str, str], str]] = {"http": _curl, "kafka": _kafka}
+"""For each door, what makes a line to copy from its address and the cookie."""
 
 
 @dataclass(frozen=True)
@@ -200,17 +217,18 @@ class _View:
         """Print a line about the program itself."""
         self._print(json.dumps({"info": text}) if self._as_json else text)
 
-    def ready(self, address: str, cookie: str, registry: str, page: str, door: str = "") -> None:
-        """Connectors may connect now, and HTTP clients where there is a ``door``."""
+    def ready(self, address: str, cookie: str, registry: str, page: str, doors: Mapping[str, str]) -> None:
+        """Connectors may connect now, and clients of the ``doors``, whose addresses are given."""
         if self._as_json:
-            self._print(json.dumps({"address": address, "cookie": cookie, "registry": registry, "page": page}))
+            values = {"address": address, "cookie": cookie, "registry": registry, "page": page, "doors": doors}
+            self._print(json.dumps(values))
             return
         lines = [
             f"Ready. Connect to {address} with cookie {cookie!r}, version '0.0.1', in any revision.",
             f"  by registry: {registry}, receiver 'dev'",
             *([f"  status page: {page}"] if page else []),
             f"  try it: echo hello | wallaroo-spark send - --workers {address} --cookie {cookie}",
-            *([_curl(door, cookie)] if door else []),
+            *(f"  or:     {_CLIENTS[name](place, cookie)}" for name, place in doors.items() if name in _CLIENTS),
             "Rows are printed once they are committed. Ctrl-C ends.",
         ]
         self._print("\n".join(lines))

@@ -26,6 +26,7 @@ _LEAST_WEIGHT = 0.1
 _IN_BRACKETS = re.compile(r"\[([a-z0-9]+(?:-[a-z0-9]+)*)\]")
 _QUOTED = re.compile(r"(?:fault|kind|code)[\"'=: ]+([a-z0-9]+(?:-[a-z0-9]+)*)")
 _NAMES = re.compile(r"[A-Za-z0-9]+(?:-[a-z0-9]+)*")
+_OF_KAFKA = re.compile(r"[A-Z]+(?:_[A-Z]+)+")
 _WORDS = re.compile(r"[a-z]{4,}")
 
 T = TypeVar("T")
@@ -133,6 +134,7 @@ def search(text: str) -> CodesFound:
     names = [*_IN_BRACKETS.findall(text), *_QUOTED.findall(text)]
     # A code of one word, such as "refused", may be an ordinary word of a sentence.
     names += [name for name in _NAMES.findall(text) if "-" in name or name.startswith("Wallaroo")]
+    names += _OF_KAFKA.findall(text)
     named = tuple(dict.fromkeys(by_name[name.lower()] for name in names if name.lower() in by_name))
     if named:
         return CodesFound(named)

@@ -63,6 +63,12 @@ class Host(Protocol):
     def count(self, name: str, more: int) -> None:
         """Add to one of the worker's counters, which ``observe.receiver.WorkerCounts`` declares."""
 
+    def refuse(self, code: str, peer: str, instance: str, reason: str) -> None:
+        """A request is refused; ``instance`` is empty where it is not known. Codes: ``docs/errors.md``."""
+
+    def note(self, code: str, instance: str, reason: str) -> None:
+        """Messages of a client are not read; people are shown the last time of each code."""
+
     def eases(self) -> bool:
         """Whether there is memory for a new request."""
 
@@ -299,6 +305,11 @@ class DoorClient:
     def waits(self) -> bool:
         """Whether messages of it are not committed."""
         return any(stream.waits for stream in self.streams.values())
+
+    @property
+    def requests(self) -> int:
+        """The number of its requests that wait for their commit."""
+        return sum(stream.waits for stream in self.streams.values())
 
     def stream(self, name: str) -> DoorStream | None:
         """The stream of this name; it is announced when it is new to the session. None when the session has ended.

@@ -84,6 +84,10 @@ class Ground:
         assert isinstance(end, int)
         return start, end
 
+    def requests(self, prefix: str) -> dict[str, int]:
+        """The requests that wait for their commit, by the instance of their client, of one door's clients."""
+        return {name: one.requests for name, one in self.clients.items() if name.startswith(prefix) and one.waits}
+
     def wanted(self, ranges: Iterable[PlannedRange]) -> None:
         """These are all planned ranges that reads wait for now."""
         self._unanswered.wanted(ranges)
@@ -134,10 +138,12 @@ class Ground:
         if not planned.key.scope.endswith(self._own) and not self._recorded(planned.key, stream.last, end):
             return
         self.host.count("dropped-unanswered", 1)
-        self._log(
+        text = (
             f"the client of {planned} has not come back, and was not answered; the batch goes on without the messages "
             f"behind {stream.last} (door.replayTimeout)"
         )
+        self.host.note("door-given-up", planned.key.scope, text)
+        self._log(text)
         stream.close_range(end)
         fence = self.fences.get(reserved(planned.key.scope))
         if fence is not None:

@@ -273,6 +273,10 @@ class WorkerClient:
         messages: list[dict[str, Any]] = self._act("traced", {"after": after})["messages"]
         return messages
 
+    def unreadable(self, batches: int, instance: str, reason: str) -> None:
+        """Tell of record batches that a task could not read: their number, and client and reason of the last."""
+        self._act("unreadable", {"batches": batches, "instance": instance, "reason": reason})
+
     def stop(self, reason: str) -> None:
         """Ask the worker to shut down in order."""
         self._act("stop", {"reason": reason})

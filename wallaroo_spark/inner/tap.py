@@ -13,6 +13,8 @@ from datetime import datetime
 from queue import Empty, SimpleQueue
 from typing import Any
 
+import pyarrow as pa
+
 from wallaroo_spark.errors import TransportError
 from wallaroo_spark.inner.calls import SampleQuestion
 from wallaroo_spark.inner.client import Trust, WorkerClient
@@ -121,7 +123,7 @@ def _sample(
             sample = client.sample(SampleQuestion(**{**vars(question), "cursor": cursor}))
             answered = True
             cursor = {**cursor, **sample.cursor} if len(cursor) < _MOST_PASSED else sample.cursor
-            for row in sorted(sample.rows.to_pylist(), key=lambda row: row["received_at"]):
+            for row in sorted(_rows(sample.rows, question), key=lambda row: row["received_at"]):
                 found.put(_message(slot, row))
             stop.wait(pause)
     except TransportError as error:
@@ -130,6 +132,23 @@ def _sample(
             found.put(error)
     finally:
         client.close()
+
+
+def _rows(sample: pa.Table, question: SampleQuestion) -> list[dict[str, Any]]:
+    """The rows of a sample, with the newest records of record batches in their place."""
+    if not any(name.startswith("kafka/") for name in sample["instance"].unique().to_pylist()):
+        return sample.to_pylist()  # type: ignore[no-any-return]  # pyarrow has no type information
+    from wallaroo_spark.doors.kafka.rows import expand
+
+    found: list[dict[str, Any]] = []
+    for batch in sample.to_batches():
+        for part in expand(batch, headers=False, corrupt=False):
+            for row in part.slice(max(0, part.num_rows - question.rows)).to_pylist():
+                row.setdefault("size", len(row["value"] or b""))
+                for name in ("key", "value"):
+                    row[name] = None if row[name] is None else row[name][: question.cut]
+                found.append(row)
+    return found
 
 
 def _message(slot: int, row: dict[str, Any]) -> TappedMessage:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from wallaroo_spark.codes import ENTRIES
+from wallaroo_spark.codes import ENTRIES, GROUPS, CodeEntry
 from wallaroo_spark.observe.application import ApplicationStatus, StageStatus
 from wallaroo_spark.observe.receiver import (
     Cause,
@@ -310,6 +310,57 @@ def _refused(status: ReceiverStatus) -> Iterator[_Finding]:
             yield _Finding("refused", f"{refused}: {last.reason}", healthy=others)
 
 
+def _doors_wait(status: ReceiverStatus) -> Iterator[_Finding]:
+    """The door whose oldest request waits so long that its clients give up."""
+    late = [(one.oldest or 0.0, one) for one in status.doors if one.waiting and (one.oldest or 0.0) >= LATE_SECONDS]
+    for age, door in _greatest(late):
+        clients = list(door.waiting_by)
+        whose = clients[0] if len(clients) == 1 else f"{len(clients)} clients of the door {door.door}"
+        yield _Finding("door-waits", f"{_awaited(status.query, door.waiting, whose)}, the oldest for {duration(age)}")
+
+
+def _awaited(query: QueryStatus, requests: int, whose: str = "") -> str:
+    batch = _next_batch(query) if query.batch is None else query.batch
+    what, verb = ("1 request", "waits") if requests == 1 else (f"{requests:,} requests", "wait")
+    return f"{what}{f' of {whose}' if whose else ''} {verb} for batch {batch}"
+
+
+def _doors_refuse(status: ReceiverStatus) -> Iterator[_Finding]:
+    """What doors have refused lately and their clients cannot mend, and messages that were left out."""
+    found = [one for slot in status.slots for one in slot.refusals if status.time - one.at <= REFUSED_SECONDS]
+    for at, last in _greatest((one.at, one) for one in found if one.kind == "kafka-unreadable"):
+        ago = duration(max(0.0, status.time - at))
+        yield _Finding("kafka-unreadable", f"a record batch of {last.instance} was left out {ago} ago: {last.reason}")
+    for _, last in _greatest((one.at, one) for one in found if one.kind == "kafka-wrong-node"):
+        text = (
+            f"{last.instance} at {last.peer} is led to the wrong worker, {last.times:,} times in a row: {last.reason}"
+        )
+        yield _Finding("kafka-wrong-node", text)
+    for _, last in _greatest((one.at, one) for one in found if one.kind == "door-given-up"):
+        yield _Finding("door-given-up", last.reason)
+    of_doors = [one for one in found if one.kind.partition("-")[0] in GROUPS and one.kind not in _OF_STRANGERS]
+    # As with connectors: while others are connected, the receiver works.
+    others = any(slot.sessions for slot in status.slots)
+    for at, last in _greatest((one.at, one) for one in of_doors if not _handled(ENTRIES.get(one.kind))):
+        who = f"{last.instance} at {last.peer}" if last.instance else f"a client at {last.peer}"
+        times = f", {last.times:,} times in a row" if last.times > 1 else ""
+        text = f"{who} was refused {duration(max(0.0, status.time - at))} ago ({last.kind}{times}): {last.reason}"
+        cure = ENTRIES[last.kind].cure.replace("`", "")
+        yield _Finding("door-refused", text, cure, healthy=others or last.times < MANY)
+
+
+def _handled(entry: CodeEntry | None) -> bool:
+    """Whether clients go on by themselves after a refusal, or it is a cause of its own."""
+    return entry is None or entry.healthy or bool(entry.check)
+
+
+MANY = 10
+"""Refusals of a door in a row, by one code, from which they count as a trouble where no other client is connected. A
+choice: a stranger who tries a door gives up before."""
+_OF_STRANGERS = frozenset(
+    ["http-malformed", "http-method", "http-no-such-path", "http-head-too-large", "http-too-slow"]
+)
+"""Refusals that a program causes that tries any port of the network. They are counted, and shown below the tables."""
 _FINAL = frozenset(
     [
         "bad-instance",
@@ -333,7 +384,8 @@ def _work(status: ReceiverStatus) -> Iterator[_Finding]:
         yield _first(_batch(status)) or _awaits_trigger(status, status.totals.rows)
         return
     if not status.totals.sessions + status.totals.waiting:
-        yield _Finding("no-connector", "no connector is connected")
+        doors = " and no client of a door" if status.doors else ""
+        yield _Finding("no-connector", f"no connector{doors} is connected")
     quiet = [one.last_frame_age for one in status.instances if one.last_frame_age is not None]
     if not quiet or min(quiet) >= QUIET_SECONDS:
         for_long = f" for {duration(min(quiet))}" if quiet else ""
@@ -356,8 +408,10 @@ RECEIVER: Ladder[ReceiverStatus] = (
     _WORKERS_AWAY,
     _query,
     _slow_batch,
+    _doors_wait,
     _full,
     _refused,
+    _doors_refuse,
     _work,
 )
 """The causes of a receiver, those that do most harm first."""
@@ -388,8 +442,10 @@ def _of_instance(
 ) -> Cause:
     subject = f"{status.name}/{one.name}"
     found = next(_instance_findings(status, one, slot, held_up))
-    credits = f", credits {max(0, one.credits):,}" if one.state == "streaming" and found.code != "flowing" else ""
-    return found.of(subject, credits)
+    more = f", credits {max(0, one.credits):,}" if one.state == "streaming" and found.code != "flowing" else ""
+    if one.of_door:
+        more = f"; {_awaited(status.query, one.requests)}" if one.requests else ""
+    return found.of(subject, more)
 
 
 def _instance_findings(

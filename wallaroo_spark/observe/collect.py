@@ -10,7 +10,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -20,6 +20,8 @@ from wallaroo_spark.inner.client import Trust, WorkerClient
 from wallaroo_spark.observe.causes import with_causes
 from wallaroo_spark.observe.faces.as_json import SCHEMA, record_from_json, record_to_json
 from wallaroo_spark.observe.receiver import (
+    DOOR_REFUSED,
+    DoorStatus,
     InstanceStatus,
     QueryStatus,
     ReceiverStatus,
@@ -289,13 +291,15 @@ def _put_together(
     jobs = {job.slot: job for job in report.jobs}
     count = max([facts.workers, *(slot + 1 for slot, (_, live) in facts.leases.items() if live)])
     slots: list[SlotStatus] = []
+    doors: list[DoorStatus] = []
     instances: list[InstanceStatus] = []
     streams: list[StreamStatus] = []
     for number in range(count) if facts.running or facts.registry_error else ():
         answer = answers.get(number)
         slots.append(_slot(number, facts, jobs.get(number), answer, now))
         if isinstance(answer, dict):
-            instances += instances_of(number, answer, now)
+            doors += (found := doors_of(number, answer))
+            instances += instances_of(number, answer, now, found)
             streams += streams_of(number, answer)
     query = _query(facts.query, report.query, slots)
     instances.sort(key=lambda one: (one.ack_age or -1.0, one.rows), reverse=True)
@@ -314,6 +318,7 @@ def _put_together(
         tuple(slots),
         tuple(instances),
         tuple(streams),
+        tuple(doors),
         _totals(slots, report, streams),
         warnings=tuple(warnings),
     )
@@ -407,11 +412,31 @@ _OF_WORKERS = frozenset(one.name for one in dataclasses.fields(SlotStatus)) - _O
 """The figures of a slot that its worker knows."""
 
 
-def instances_of(slot: int, answer: Mapping[str, Any], now: float) -> list[InstanceStatus]:
-    """The instances of an answer, in its order."""
+def doors_of(slot: int, answer: Mapping[str, Any]) -> list[DoorStatus]:
+    """The doors of an answer."""
+    ages, counts, addresses = (answer.get(name, {}) for name in ("door_ages", "counts", "doors"))
+    found = []
+    for one in answer.get("door_list", ()):
+        refused = sum(n for name, n in counts.items() if name.startswith(f"{DOOR_REFUSED}{one['door']}-"))
+        values = {**one, "slot": slot, "address": addresses.get(one["door"], ""), "oldest": ages.get(one["door"])}
+        found.append(record_from_json(DoorStatus, {**values, "refused": refused}))
+    return found
+
+
+def instances_of(
+    slot: int, answer: Mapping[str, Any], now: float, doors: Iterable[DoorStatus] = ()
+) -> list[InstanceStatus]:
+    """The instances of an answer, in its order; ``doors`` are the slot's."""
+    requests = {name: number for door in doors for name, number in door.waiting_by.items()}
     return [
         record_from_json(
-            InstanceStatus, {**one, "slot": slot, "since": now - float(one["age"]) if "age" in one else None}
+            InstanceStatus,
+            {
+                **one,
+                "slot": slot,
+                "since": now - float(one["age"]) if "age" in one else None,
+                "requests": requests.get(one["name"], 0),
+            },
         )
         for one in answer.get("instance_list", ())
     ]

@@ -12,8 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from wallaroo_spark.observe.figures import figure
+from wallaroo_spark.protocol.reserved import reserved
 from wallaroo_spark.references import Reference
 from wallaroo_spark.runtime.long_jobs import Death
+
+DOOR_REFUSED = "door-refused:"
+"""Prefix of the names of a worker's counts of refusals by its doors; their codes follow, which begin with the door."""
 
 
 @dataclass(frozen=True)
@@ -32,18 +36,20 @@ class Cause:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A connection that a worker has refused."""
+    """A connection or a request that a worker has refused, or messages of a door's client that a batch left out."""
 
     at: float
     """Time of the refusal."""
     kind: str
-    """The kind, as in the worker's counts: ``wrong-cookie``, ``worker-full``, …"""
+    """The kind, as in the worker's counts: ``wrong-cookie``, ``http-unauthorized``, …"""
     peer: str
-    """``host:port`` of the peer."""
+    """``host:port`` of the peer; empty for messages that were left out."""
     instance: str
-    """The name that the peer gave in HELLO; empty when there was no valid HELLO, such as with a wrong cookie."""
+    """The name of the instance; empty when the peer has given none, such as with a wrong cookie."""
     reason: str
     """The reason that the peer was sent."""
+    times: int = 1
+    """How many there were in a row; of a door, of which only the last of each kind is told."""
 
 
 @dataclass(frozen=True)
@@ -207,8 +213,47 @@ class InstanceStatus:
     )
     """Seconds since the oldest message of a connector instance that is not acknowledged arrived; only for as many
     instances as the option metricsInstances allows, those that wait longest."""
+    requests: int = 0
+    """Requests that wait for their commit, of a door's client."""
     cause: Cause = field(default_factory=Cause)
     """The reason why it waits."""
+
+    @property
+    def of_door(self) -> bool:
+        """Whether it is a door's client, which has no use for credits."""
+        return bool(reserved(self.name))
+
+
+@dataclass(frozen=True)
+class DoorStatus:
+    """A door of a worker, for clients of another protocol."""
+
+    slot: int
+    """The slot of the worker."""
+    door: str
+    """``http``, ``kafka``, …"""
+    address: str = ""
+    """Where clients reach it: a URL, or ``host:port`` for the setting bootstrap.servers of Kafka's clients."""
+    ports: tuple[int, ...] = ()
+    """The ports on which it listens; clients of Kafka need all of them."""
+    connections: int | None = figure(
+        None, "{connection}", "wallaroo_door_connections", heading="connections", absent=True
+    )
+    """Connections to a door of a worker."""
+    clients: int = figure(0, "{client}", "wallaroo_door_clients", heading="clients")
+    """Clients of a door that a worker serves: instances that have sent lately, or wait."""
+    waiting: int = figure(
+        0, "{request}", "wallaroo_door_requests_waiting", heading="waiting", otel="wallaroo.door.waiting"
+    )
+    """Requests of a door's clients that wait for their commit."""
+    oldest: float | None = figure(
+        None, "s", "wallaroo_door_request_age_seconds", heading="oldest", otel="wallaroo.door.request.age"
+    )
+    """Seconds since the oldest message of a door's clients that is not committed arrived; 0 when there is none."""
+    refused: int = figure(0, "{request}", heading="refused")
+    """Requests that the door has refused since its worker began."""
+    waiting_by: Mapping[str, int] = field(default_factory=dict)
+    """The waiting requests by the instance of their client, of those with most of them."""
 
 
 @dataclass(frozen=True)
@@ -253,13 +298,14 @@ class WorkerCounts:
     """Messages of these requests, also those that were recognised as sent before."""
     door_bytes: int = figure(0, "By", "wallaroo_door_received_bytes_total", otel="wallaroo.door.received")
     """Payload bytes of these messages."""
-    door_refusals: int = figure(0, "{request}", "wallaroo_door_refusals_total", otel="wallaroo.door.refusals")
-    """Requests of doors' clients that were answered with an error."""
     dropped_unanswered: int = figure(
         0, "{range}", "wallaroo_dropped_unanswered_total", otel="wallaroo.door.dropped_unanswered"
     )
     """Planned ranges of streams of doors' clients that batches went on without, because a worker had died and the
     client, which was not answered, did not send them again."""
+    unreadable_batches: int = figure(0, "{batch}", "wallaroo_unreadable_batches_total", otel="wallaroo.door.unreadable")
+    """Record batches of Kafka's producers that reading tasks could not read. Their records are not in the table, unless
+    includeCorrupt is set; a batch that is read again counts again."""
     registry_failures: int = figure(0, "{error}", "wallaroo_registry_errors_total")
     """Calls of a worker to the registry (Redis) that failed."""
 
@@ -331,7 +377,7 @@ class SlotStatus:
     door_received: tuple[str, ...] = ()
     """The streams and topics whose requests its doors answer when they are received, as patterns: the option
     ``door.received``."""
-    requests_waiting: int = figure(0, "{request}", "wallaroo_door_requests_waiting", otel="wallaroo.door.waiting")
+    requests_waiting: int = 0
     """Requests of doors' clients that wait for their commit."""
     credits: int = figure(0, "{message}", "wallaroo_credits", otel="wallaroo.credits.available", terminal="credits")
     """Messages that connectors may still send."""
@@ -473,6 +519,8 @@ class ReceiverStatus:
     """Connector instances, those that wait longest first; at most as many as were asked for from each worker."""
     streams: tuple[StreamStatus, ...] = ()
     """Streams, those that wait longest first; at most as many as were asked for from each worker."""
+    doors: tuple[DoorStatus, ...] = ()
+    """The doors of the workers that answered, in the order of slots."""
     totals: Totals = field(default_factory=Totals)
     """Sums over everything."""
     topics: tuple[TopicStatus, ...] = ()

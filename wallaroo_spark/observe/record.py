@@ -462,10 +462,14 @@ class RunRecord(KeptRecord[ReceiverStatus]):
         # The time is computed from an age in each snapshot, so it differs a little; a peer's port distinguishes
         # connections.
         self._refused[slot.slot] = {(refusal.peer, refusal.kind): refusal.at for refusal in slot.refusals}
+        kinds = {kind for _, kind in known}
         for refusal in slot.refusals:
             at = known.get((refusal.peer, refusal.kind))
-            if at is None or refusal.at - at > SAME_SECONDS:
-                who = f"{refusal.instance} ({refusal.peer})" if refusal.instance else refusal.peer
+            # Of a door's refusals in a row, the first that was seen is shown.
+            goes_on = refusal.times > 1 and refusal.kind in kinds
+            if (at is None or refusal.at - at > SAME_SECONDS) and not goes_on:
+                names = [name for name in (refusal.instance, refusal.peer) if name]
+                who = f"{names[0]} ({names[1]})" if len(names) > 1 else "".join(names)
                 yield refusal.at, "refused", f"slot {slot.slot}", f"{who}: {refusal.reason}", True
 
 

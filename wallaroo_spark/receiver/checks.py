@@ -94,15 +94,18 @@ _DOORS = (
 )
 
 
+def asked_doors(options: Options) -> list[_Door]:
+    """The doors whose port is given."""
+    ports = {"http.port": options.http_port, "kafka.port": options.kafka_port}
+    return [door for door in _DOORS if ports[door.option] is not None]
+
+
 def doors(options: Options, host: str) -> None:
     """Refuse a door that other machines reach without a secret, and one whose packages are not installed.
 
     ``host`` is what the workers bind.
     """
-    ports = {"http.port": options.http_port, "kafka.port": options.kafka_port}
-    for door in _DOORS:
-        if ports[door.option] is None:
-            continue
+    for door in asked_doors(options):
         if not options.door_tokens and not resolve_secret(options.cookie) and not is_loopback(host):
             raise ConfigurationError(
                 f"option {door.option}: the {door.name} door would listen at {host} and accept every request; set "

@@ -161,6 +161,7 @@ def _read_from(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of the missing ranges that one worker has; ``missing`` is updated as rows are returned."""
     indexes = list(missing)
+    unreadable: list[tuple[str, str]] = []
     asked = [missing[index] for index in indexes]
     boundaries, leaving = partition.options.include_boundaries, partition.leaving
     for batch, marks in client.read(asked, boundaries=boundaries, wait=wait, silence=silence, leaving=leaving):
@@ -173,10 +174,24 @@ def _read_from(
                 missing[index] = PlannedRange(key, reference, end)
         if batch.num_rows:
             yield from expand(
-                batch, headers=partition.options.include_headers, corrupt=partition.options.include_corrupt
+                batch,
+                headers=partition.options.include_headers,
+                corrupt=partition.options.include_corrupt,
+                unreadable=lambda *one: unreadable.append(one),
             )
+            if unreadable:
+                _tell_unreadable(client, unreadable)
         if missing:
             passed(Step.RANGE_HALF_READ)
+
+
+def _tell_unreadable(client: WorkerClient, unreadable: list[tuple[str, str]]) -> None:
+    """Tell the worker of record batches that were left out, so that people see them. A failure of that is logged."""
+    try:
+        client.unreadable(len(unreadable), *unreadable[-1])
+    except TransportError as error:
+        log.warning("the worker is not told of %d record batches that were left out: %s", len(unreadable), error)
+    unreadable.clear()
 
 
 def _give_up(partition: RangePartition, missing: list[PlannedRange]) -> None:

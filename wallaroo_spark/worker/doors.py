@@ -6,6 +6,7 @@ A door's module is imported only when its port is given. Source: ``docs/architec
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,6 +22,9 @@ from wallaroo_spark.worker.machine.pressure.flow import Pressure
 from wallaroo_spark.worker.machine.state import WorkerState
 
 log = one_line(logging.getLogger("wallaroo_spark.worker"))
+
+MOST_CLIENTS = 100
+"""Clients of a door that are named with their requests in a status. A choice: as many as instances."""
 
 
 class Shell(Protocol):
@@ -49,6 +53,18 @@ class Door(Protocol):
     @property
     def waiting(self) -> int:
         """The number of requests that wait for their answer."""
+
+    @property
+    def ports(self) -> list[int]:
+        """The ports on which it listens."""
+
+    @property
+    def connections(self) -> int | None:
+        """The number of its connections; None when it is not known."""
+
+    @property
+    def requests(self) -> Mapping[str, int]:
+        """The requests that wait for their commit, by the instance of their client."""
 
     async def close(self, reason: str, seconds: float) -> None:
         """Answer what waits, and end within some seconds."""
@@ -108,11 +124,23 @@ class WorkerDoors:
         await asyncio.gather(*(door.close(reason, seconds) for door in self._open.values()))
 
     def status(self) -> dict[str, Any]:
-        """The addresses of the open doors, and their requests, by the names of ``observe.receiver.SlotStatus``."""
+        """The open doors, by the names of ``observe.receiver.SlotStatus`` and ``DoorStatus``."""
         return {
             "doors": {name: door.url for name, door in self._open.items()},
             "door_received": self._options.door_received,
             "requests_waiting": sum(door.waiting for door in self._open.values()),
+            "door_list": [self._status_of(name, door) for name, door in self._open.items()],
+        }
+
+    def _status_of(self, name: str, door: Door) -> dict[str, Any]:
+        requests = door.requests
+        return {
+            "door": name,
+            "ports": door.ports,
+            "connections": door.connections,
+            "clients": sum(one.startswith(f"{name}/") for one in self.ground.clients),
+            "waiting": door.waiting,
+            "waiting_by": dict(heapq.nlargest(MOST_CLIENTS, requests.items(), key=lambda one: one[1])),
         }
 
     def _warn(self, text: str) -> None:
@@ -158,6 +186,15 @@ class WorkerDoors:
     def count(self, name: str, more: int) -> None:
         """See :class:`~wallaroo_spark.doors.client.Host`."""
         self._state.connections.counts[name] += more
+
+    def refuse(self, code: str, peer: str, instance: str, reason: str) -> None:
+        """See :class:`~wallaroo_spark.doors.client.Host`."""
+        self.count(f"door-refused:{code}", 1)
+        self._state.connections.note(code, peer, instance, reason)
+
+    def note(self, code: str, instance: str, reason: str) -> None:
+        """See :class:`~wallaroo_spark.doors.client.Host`."""
+        self._state.connections.note(code, "", instance, reason)
 
     def eases(self) -> bool:
         """See :class:`~wallaroo_spark.doors.client.Host`."""

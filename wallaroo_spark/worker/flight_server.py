@@ -10,8 +10,8 @@ present certificates, because a driver or a reading task has the token wherever 
 ``available`` waits until the buffer changes, ``plan`` returns how far a batch may go, ``held`` the streams with rows,
 ``owes`` whether an acknowledgement is still due; ``followed`` waits until the worker needs references of more scopes,
 and names them; ``rewind`` and ``committed`` report the query's position; ``stop``
-ends the worker, ``sample`` copies a few held rows. ``do_get`` streams planned ranges. Source:
-``docs/decisions/flight.md``; ``docs/architecture.md#the-picture``.
+ends the worker, ``sample`` copies a few held rows, ``unreadable`` tells of record batches that a task has left out.
+``do_get`` streams planned ranges. Source: ``docs/decisions/flight.md``; ``docs/architecture.md#the-picture``.
 """
 
 from __future__ import annotations
@@ -221,6 +221,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
             "status": _json(self._status),
             "story": _json(lambda _: {"events": self._ask(lambda state: state.story.lines())}),
             "sample": self._sample,
+            "unreadable": _json(self._unreadable),
             "traced": _json(self._traced),
             "stop": _json(self._stop),
         }
@@ -368,6 +369,16 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
     def _sample(self, body: bytes) -> bytes:
         question = SampleQuestion.decode(body)
         return self._worker.call(self._samples.take(question), question.wait + _CALL_SECONDS).encode()
+
+    def _unreadable(self, body: dict[str, Any]) -> Any:
+        """A reading task could not read record batches of a door, and left them out."""
+
+        def noted(state: WorkerState) -> None:
+            state.connections.counts["unreadable-batches"] += int(body["batches"])
+            state.connections.note("kafka-unreadable", "", str(body["instance"]), str(body["reason"]))
+
+        self._ask(noted)
+        return {}
 
     def _stop(self, body: dict[str, Any]) -> Any:
         self._worker.stop_from_outside(body["reason"])

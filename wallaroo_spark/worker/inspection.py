@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wallaroo_spark.protocol.reserved import reserved
 from wallaroo_spark.references import Reference
 from wallaroo_spark.worker.buffer.held_stream import HeldStream
 from wallaroo_spark.worker.machine.connection_state import Connection, ConnectionPhase
@@ -73,6 +74,7 @@ def inspect(state: WorkerState, requests: Iterable[ReadRequest], wanted: Inspect
         "ack_age": float(held.ages.max()) if len(held.ages) else None,
         "refusals": [_refusal(refused, now) for refused in connections.refusals],
         "read": _read(requests, now),
+        "door_ages": _door_ages(by_instance),
         "instance_list": _instances(state, by_instance, wanted, most, now),
         "stream_list": _streams(state, held, requests, wanted, most, wall),
     }
@@ -138,6 +140,16 @@ def _by_instance(state: WorkerState, held: _Held) -> dict[str, _OfInstance]:
         one.rows += rows
         one.bytes += stream.cost
         one.age = age if one.age is None else max(one.age, age)
+    return found
+
+
+def _door_ages(by_instance: Mapping[str, _OfInstance]) -> dict[str, float]:
+    """Seconds since the oldest held row of each door's clients arrived."""
+    found: dict[str, float] = {}
+    for name, one in by_instance.items():
+        if one.age is not None and (prefix := reserved(name)):
+            door = prefix.removesuffix("/")
+            found[door] = max(one.age, found.get(door, 0.0))
     return found
 
 

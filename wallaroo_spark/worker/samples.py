@@ -7,6 +7,7 @@ A sample copies a few rows and leaves the buffer, its reads and its plans as the
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Iterator
 from itertools import islice
@@ -73,7 +74,8 @@ class Samples:
         # The newest rows of each stream in turn, until a limit is reached.
         for number, stream in enumerate(streams):
             share = max(1, rows // (len(streams) - number))
-            batch = _newest(stream, question, min(share, rows))
+            # A record batch has many records, and is not cut.
+            batch = _newest(stream, question, 1 if _packed(stream) else min(share, rows))
             if batch is None:
                 continue
             used = sum(len(value or b"") for name in ("key", "value") for value in batch[name].to_pylist())
@@ -88,20 +90,32 @@ class Samples:
 
 def _matching(buffer: Buffer, question: SampleQuestion) -> Iterator[HeldStream]:
     for stream in buffer.with_rows():
-        named = question.stream in ("*", stream.name, str(stream.key.stream_id))
-        if named and (not question.instance or stream.key.scope in ("", question.instance)):
+        names, scopes = [stream.name, str(stream.key.stream_id)], ["", stream.key.scope]
+        if _packed(stream):
+            from wallaroo_spark.doors.kafka.rows import client_of, topic_of
+
+            names.append(topic_of(stream.name)[0])
+            scopes.append(client_of(stream.key.scope))
+        if question.stream in ("*", *names) and (not question.instance or question.instance in scopes):
             yield stream
 
 
+def _packed(stream: HeldStream) -> bool:
+    """Whether the rows of a stream are record batches of a Kafka client, which its reader takes apart."""
+    return stream.key.scope.startswith("kafka/")
+
+
 def _newest(stream: HeldStream, question: SampleQuestion, rows: int) -> pa.RecordBatch | None:
-    """Copies of the newest rows of a stream behind the cursor, without those of other instances."""
+    """Copies of the newest rows of a stream behind the cursor, without those of other instances. Record batches are not
+    cut."""
     begin = max(stream.start, question.cursor.get(stream.key, stream.start), stream.end - rows)
     found: list[pa.RecordBatch] = []
     for part, _ in stream.delivery(begin, stream.end) if begin < stream.end else ():
-        if question.instance and part.receipt.instance != question.instance:
+        if question.instance and part.receipt.instance != question.instance and not _packed(stream):
             continue
         common = CommonColumns.one((stream.name, stream.key.stream_id), part.receipt, part.stored.num_rows)
-        found.append(_cut(to_rows(part.stored, common, include_boundaries=True), question.cut))
+        most = sys.maxsize if _packed(stream) else question.cut
+        found.append(_cut(to_rows(part.stored, common, include_boundaries=True), most))
     return pa.concat_batches(found) if found else None
 
 

@@ -95,5 +95,5 @@ def test_a_page_cannot_send_unasked_to_a_door_without_a_secret(
             page.run(fetch(client.url, mode, **fields))
             assert page.wait("window.said")[0] in (0, "refused")
 
-    assert client.worker.count("door-refusals") == 2
+    assert client.worker.count("door-refused:http-origin") == 2
     assert client.worker.count("messages") == 0

@@ -491,3 +491,27 @@ def test_curl_sends_a_file(client: Client, tmp_path: Path) -> None:
 
 def test_the_door_is_off_unless_it_has_a_port(make_fleet: Callable[..., Fleet]) -> None:
     assert make_fleet().start().client.status()["doors"] == {}
+
+
+def test_refused_requests_and_those_that_wait_are_shown(client: Client) -> None:
+    for _ in range(2):
+        assert client.post(b"[1]", Authorization="Bearer wrong", Wallaroo_Instance="shop-2").status == 401
+    waiting = client.later(b"[1, 2]", Wallaroo_Instance="shop-1")
+    eventually(lambda: client.worker.count("messages") == 2, "the worker holds the messages")
+
+    shown = client.worker.client.inspect(10)
+
+    (refused,) = shown["refusals"]
+    assert (refused["kind"], refused["times"], refused["instance"]) == ("http-unauthorized", 2, "http/shop-2")
+    assert shown["counts"]["door-refused:http-unauthorized"] == 2
+    (found,) = shown["door_list"]
+    assert found == {
+        "door": "http", "ports": [client.address[1]], "connections": found["connections"], "clients": 1, "waiting": 1,
+        "waiting_by": {"http/shop-1": 1},
+    }  # fmt: skip
+    assert found["connections"] >= 1
+    assert shown["door_ages"]["http"] >= 0
+
+    client.commit("http/shop-1", messages=2)
+    assert waiting.result(SECONDS).status == 200
+    assert client.worker.client.inspect(10)["door_list"][0]["waiting"] == 0

@@ -9,8 +9,9 @@ import pytest
 
 from tests.doors.kafka.batches import batch
 from tests.doors.kafka.worlds import World, body_of, codes, produce, request
+from wallaroo_spark.codes import ENTRIES
 from wallaroo_spark.doors.client import stream_id
-from wallaroo_spark.doors.kafka.apis import SERVED, Api, Code
+from wallaroo_spark.doors.kafka.apis import REFUSALS, SERVED, Api, Code
 from wallaroo_spark.doors.kafka.positions import fence
 from wallaroo_spark.doors.kafka.server import IDLE_SECONDS, UNFINISHED_SECONDS
 from wallaroo_spark.references import StreamKey
@@ -621,3 +622,57 @@ def test_an_unfinished_request_and_an_idle_connection_end() -> None:
 
 def test_the_tables_of_the_page_have_the_served_versions() -> None:
     assert {api.name for api in SERVED} == {api.name for api in Api}
+
+
+def test_every_code_of_a_refusal_is_explained() -> None:
+    assert set(REFUSALS.values()) <= ENTRIES.keys()
+
+
+def test_refusals_are_told_with_their_code_peer_and_client() -> None:
+    world = _connected()
+    world.receive(produce(1, ("orders", 0, batch(records=bytes(2 << 20)))))
+    world.receive(produce(2, ("orders", 0, batch()), acks=2))
+
+    ((_, _, _, reason), _) = world.refused
+    assert [told[:3] for told in world.refused] == [
+        ("kafka-message-too-large", "peer-1", "kafka/billing/0"),
+        ("kafka-invalid-required-acks", "peer-1", "kafka/billing/0"),
+    ]
+    assert "kafka.maxBatch" in reason
+
+
+@pytest.mark.parametrize(("data", "what"), [(b"\x16\x03\x01\x02\x00", "TLS"), (b"GET / HTTP/1.1\r\n", "HTTP")])
+def test_another_protocol_at_the_port_is_named(data: bytes, what: str) -> None:
+    world = _connected()
+    world.receive(data)
+
+    ((code, _, _, reason),) = world.refused
+    assert code == "kafka-malformed"
+    assert reason == world.closed[1]
+    assert f"this is {what}" in reason
+
+
+def test_a_client_that_is_led_to_the_wrong_worker_again_and_again_is_recognised() -> None:
+    world = _connected(slots=2)
+    for number in range(12):
+        world.receive(produce(number, ("orders", 1, batch())))
+        world.tick(0.5)
+    assert [code for code, *_ in world.refused] == (["kafka-not-leader-or-follower"] * 10 + ["kafka-wrong-node"] * 2)
+    world.refused.clear()
+
+    # One batch that it has for this worker shows that its connection leads to the right place.
+    world.receive(produce(20, ("orders", 0, batch())))
+    world.receive(produce(21, ("orders", 1, batch())))
+    assert [code for code, *_ in world.refused] == ["kafka-not-leader-or-follower"]
+
+
+def test_waiting_requests_are_counted_by_client_over_its_connections() -> None:
+    world = _connected()
+    world.connect(2)
+    world.receive(produce(1, ("orders", 0, batch()), ("orders", 1, batch())))
+    world.receive(produce(1, ("orders", 2, batch())), 2)
+    world.receive(produce(2, ("orders", 3, batch()), client="shop"), 2)
+
+    assert world.server.requests == {"kafka/shop/0": 2, "kafka/billing/0": 1}
+    world.commit()
+    assert world.server.requests == {}

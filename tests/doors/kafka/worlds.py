@@ -88,11 +88,14 @@ class World:
         self.lacks = 0.0
         self.ranges_given_up: dict[StreamKey, tuple[int, int]] = {}
         self.counts: Counter[str] = Counter()
+        self.refused: list[tuple[str, str, str, str]] = []
         self.opens = opens
         self._ids = itertools.count(1000)
         layout = Layout(slots, nodes, 9092, 8)
         settings = ServerSettings(slot, layout, 1 << 20, "wallaroo-orders", Senders(secret, tokens), received)
-        self.server = KafkaServer(settings, self, self, lambda: next(self._ids), lambda: self.room, self.count)
+        self.server = KafkaServer(
+            settings, self, self, lambda: next(self._ids), lambda: self.room, self.count, self.refuse
+        )
         self.server.hosts = {slot: f"host-{slot}" for slot in range(slots)}
 
     # The worker, as the server sees it.
@@ -113,6 +116,9 @@ class World:
 
     def count(self, name: str, more: int) -> None:
         self.counts[name] += more
+
+    def refuse(self, code: str, peer: str, instance: str, reason: str) -> None:
+        self.refused.append((code, peer, instance, reason))
 
     # The connections, as the server sees them.
 

@@ -62,7 +62,7 @@ def test_names_are_apart() -> None:
 def test_no_label_is_a_stream_and_only_limited_metrics_have_an_instance() -> None:
     labels = {label for metric in METRICS for label in metric.labels}
 
-    assert labels == {"slot", "reason", "fault", "pressure", "phase", "instance"}
+    assert labels == {"slot", "reason", "fault", "pressure", "phase", "instance", "door", "code"}
     assert {metric.name for metric in METRICS if "instance" in metric.labels} == {
         "wallaroo_instance_ack_age_seconds",
         "wallaroo_instance_buffered_messages",

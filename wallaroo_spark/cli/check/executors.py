@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -23,10 +23,13 @@ SPREAD_SECONDS = 0.3
 """Seconds for which each task runs, so that Spark starts the tasks on all executors. A choice."""
 
 
-def ask(spark: Any, tasks: int, registry: str, receiver: str) -> list[dict[str, Any]]:
+def ask(
+    spark: Any, tasks: int, registry: str, receiver: str, packages: Sequence[str] = PACKAGES
+) -> list[dict[str, Any]]:
     """Run ``tasks`` tasks and return the answer of each, one for each Python process that has answered.
 
-    ``registry`` is the resolved URL of the registry, where the tasks look up ``receiver``; empty: they do not try.
+    ``packages`` are the distributions that they look for. ``registry`` is the resolved URL of the registry, where the
+    tasks look up ``receiver``; empty: they do not try.
     """
 
     def answer(parts: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
@@ -35,21 +38,21 @@ def ask(spark: Any, tasks: int, registry: str, receiver: str) -> list[dict[str, 
         for _ in parts:
             pass
         time.sleep(SPREAD_SECONDS)
-        yield pd.DataFrame({"answer": [json.dumps(look(registry, receiver))]})
+        yield pd.DataFrame({"answer": [json.dumps(look(registry, receiver, packages))]})
 
     rows = spark.range(0, tasks, 1, tasks).mapInPandas(answer, "answer string").collect()
     answers = [json.loads(row.answer) for row in rows]
     return list({(one["host"], one["pid"]): one for one in answers}.values())
 
 
-def look(registry: str, receiver: str) -> dict[str, Any]:
+def look(registry: str, receiver: str, packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
     """The answer of one process."""
     return {
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "python": ".".join(map(str, sys.version_info[:3])),
         "time": time.time(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {name: _version(name) for name in packages},
         "registry": _reach(registry, receiver) if registry else "",
     }
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import socket
 import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from pyarrow import fs
 
@@ -19,6 +21,8 @@ from wallaroo_spark.cli.check.findings import Finding, note, ok, problem
 from wallaroo_spark.cli.receive.config import ReceiveConfig
 from wallaroo_spark.errors import TransportError
 from wallaroo_spark.extras import command
+from wallaroo_spark.inner.client import Trust
+from wallaroo_spark.observe.collect import Question, RegistryCollector
 from wallaroo_spark.options import Options, resolve_secret
 from wallaroo_spark.receiver import checks
 from wallaroo_spark.registry import Registry
@@ -27,7 +31,7 @@ from wallaroo_spark.sidecar.folder import SidecarFolder
 from wallaroo_spark.sidecar.task_access import FOLDER, require_reach
 from wallaroo_spark.storage.locations import open_location
 from wallaroo_spark.texts import count
-from wallaroo_spark.transport import tls
+from wallaroo_spark.transport import format_address, tls
 from wallaroo_spark.transport.binding import bind
 
 ATTEMPTS = 2
@@ -39,6 +43,8 @@ CLOCK_SECONDS = 1.0
 them."""
 QUERY_SECONDS = 120.0
 """How long the query of the check may take. A choice: it reads nothing; the time is for starting Python and Java."""
+REACH_SECONDS = 3.0
+"""The longest wait for a connection to a door. A choice: a person waits."""
 EXPIRES_DAYS = 30
 """A certificate that expires within this time is reported."""
 
@@ -74,9 +80,14 @@ def ports(options: Options, *, running: bool) -> Iterator[Finding]:
     """Whether the fixed ports of this machine are free; ``running``: the receiver itself may hold them."""
     taken = []
     wanted = [
-        (name, first + slot)
-        for name, first in (("port", options.port), ("innerPort", options.inner_port))
-        for slot in range(options.workers if first else 0)
+        (name, first + number)
+        for name, first, each in (
+            ("port", options.port, 1),
+            ("innerPort", options.inner_port, 1),
+            ("http.port", options.http_port or 0, 1),
+            ("kafka.port", options.kafka_port or 0, options.kafka_nodes),
+        )
+        for number in range(options.workers * each if first else 0)
     ]
     for name, port in wanted:
         try:
@@ -88,6 +99,45 @@ def ports(options: Options, *, running: bool) -> Iterator[Finding]:
         yield note("ports", f"{text} (the receiver runs already)") if running else problem("ports", text)
     if not taken:
         yield ok("ports", f"{count(len(wanted), 'fixed port')} can be bound" if wanted else "any free ports are taken")
+
+
+def doors(options: Options) -> Iterator[Finding]:
+    """The secret and the packages that the doors of the options need here."""
+    checks.doors(options, options.host or "127.0.0.1")
+    for door in checks.asked_doors(options):
+        yield ok("doors", f"the {door.name} door has what it needs here")
+
+
+def reach(options: Options, url: str) -> Iterator[Finding]:
+    """Whether the doors of the running workers are reached from here, at the host and the ports that clients are
+    told."""
+    with (
+        Registry(url, options.receiver, attempts=ATTEMPTS) as found,
+        RegistryCollector(found, options.receiver, Trust.of(options)) as collector,
+    ):
+        opened = collector.status(Question(most=0)).doors
+    for door in opened:
+        name = f"{door.door} of slot {door.slot}"
+        host = urlsplit(door.address if "//" in door.address else f"//{door.address}").hostname or ""
+        away = [(port, why) for port in door.ports if (why := _unreached(host, port))]
+        for port, why in away:
+            place = format_address(host, port)
+            yield problem(
+                "doors",
+                f"{name} is not reached from here at {place}, where its clients are sent: {why}; check the option "
+                "advertise and the firewall",
+            )
+        if not away:
+            yield ok("doors", f"{name} is reached from here at {host}, {count(len(door.ports), 'port')}")
+
+
+def _unreached(host: str, port: int) -> str:
+    """Why no connection can be made; empty when one can."""
+    try:
+        socket.create_connection((host, port), REACH_SECONDS).close()
+    except OSError as error:
+        return str(error)
+    return ""
 
 
 def certificates(options: Options) -> Iterator[Finding]:
@@ -136,13 +186,14 @@ def session(spark: Any, options: Options) -> Iterator[Finding]:
 def tasks(spark: Any, options: Options, url: str) -> Iterator[Finding]:
     """The packages and the clock of Spark's executors, and whether they reach the registry."""
     began = time.time()
-    answers = executors.ask(spark, options.workers + 1, url, options.receiver)
+    extras = {door.module.replace("_", "-"): door.extra for door in checks.asked_doors(options)}
+    answers = executors.ask(spark, options.workers + 1, url, options.receiver, (*executors.PACKAGES, *extras))
     ended = time.time()
     hosts = ", ".join(sorted({str(one["host"]) for one in answers}))
     here = executors.look("", "")
     found = 0
     for one in answers:
-        for text in _wrong(one, here):
+        for text in _wrong(one, here, extras):
             found += 1
             yield problem("executors", f"{one['host']}: {text}")
         off = max(began - one["time"], one["time"] - ended)
@@ -162,11 +213,12 @@ def own_redis() -> Iterator[Finding]:
     yield ok("Redis", f"the receiver starts one of its own, on this machine: {find_server()}")
 
 
-def _wrong(one: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[str]:
-    """The missing parts of a process, as sentences."""
+def _wrong(one: Mapping[str, Any], here: Mapping[str, Any], extras: Mapping[str, str]) -> Iterator[str]:
+    """The missing parts of a process, as sentences. ``extras`` has those of packages that doors need."""
     for name, version in one["packages"].items():
         if not version:
-            yield f"{name} is not installed for Python {one['python']}; run there: {command(['worker'])}"
+            extra = extras.get(name, "worker")
+            yield f"{name} is not installed for Python {one['python']}; run there: {command([extra])}"
         elif name == "wallaroo-spark" and len({version, here["packages"][name]} - {executors.PRESENT}) > 1:
             yield f"{name} is {version}, and this driver has {here['packages'][name]}; install the same version"
     if one["registry"]:

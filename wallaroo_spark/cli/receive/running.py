@@ -101,9 +101,10 @@ def _run(config: ReceiveConfig, session: Any, view: PlainView, signals: Signals,
             query = start_query(receiver, config)
             tally.began = time.monotonic()
             signals.gentle = True
-            addresses = [slot.address for slot in receiver.status(most=0).slots if slot.answers]
+            begun = receiver.status(most=0)
+            addresses = [slot.address for slot in begun.slots if slot.answers]
             registry = receiver.registry_url if show_registry else ""
-            view.listening(config, addresses, registry, receiver.page_address, ui_address(session))
+            view.listening(config, addresses, registry, receiver.page_address, ui_address(session), begun.doors)
             _watch(receiver, query, tally, view, signals)
             if signals.received is not None:
                 view.stopping(signals.received.name)

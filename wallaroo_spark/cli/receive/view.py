@@ -6,7 +6,7 @@ import contextlib
 import functools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -18,7 +18,7 @@ from rich.text import Text
 from wallaroo_spark.cli.common import RecentRate, logs_above
 from wallaroo_spark.cli.receive.config import ReceiveConfig
 from wallaroo_spark.observe.faces.terminal import BRIEF, slots_view
-from wallaroo_spark.observe.receiver import ReceiverStatus, SlotStatus
+from wallaroo_spark.observe.receiver import DoorStatus, ReceiverStatus, SlotStatus
 from wallaroo_spark.texts import count, size
 
 RATE_SECONDS = 5.0
@@ -61,15 +61,27 @@ class PlainView(contextlib.ExitStack):
         text = f"Starting Spark and {count(workers, 'worker')} of receiver {config.receiver!r} …"
         self._event("starting", text, receiver=config.receiver, workers=workers)
 
-    def listening(self, config: ReceiveConfig, addresses: list[str], registry: str, page: str, ui: str) -> None:
-        """Connectors may connect.
+    def listening(
+        self,
+        config: ReceiveConfig,
+        addresses: list[str],
+        registry: str,
+        page: str,
+        ui: str,
+        doors: Iterable[DoorStatus] = (),
+    ) -> None:
+        """Connectors may connect, and clients of the doors.
 
         ``registry`` is a URL to show, which may contain a password, ``page`` the URL of the status page, and ``ui``
         that of Spark's UI; empty: there is none to show.
         """
-        shown = {"Status page": page, "Spark's UI": ui, "Registry": registry}
+        by_door: dict[str, list[str]] = {}
+        for one in doors:
+            by_door.setdefault(one.door, []).append(one.address)
+        shown = {f"Door {name}": ", ".join(places) for name, places in by_door.items()}
+        shown |= {"Status page": page, "Spark's UI": ui, "Registry": registry}
         urls = [f"{name}: {url}" for name, url in shown.items() if url]
-        values = {name: url for name, url in {"registry": registry, "ui": ui}.items() if url}
+        values = {name: url for name, url in {"registry": registry, "ui": ui, "doors": by_door}.items() if url}
         sink = {"format": config.sink.format, "path": config.sink.path}
         text = "\n".join([listening(config, addresses), *urls])
         self._event("listening", text, receiver=config.receiver, addresses=addresses, sink=sink, page=page, **values)

@@ -142,6 +142,8 @@ def receiver_view(found: ReceiverStatus, history: History) -> Group:
     """The status for a person: the cause, the query, slots, connectors, deaths and refusals."""
     rates = history.rates()
     parts: list[Any] = [*terminal.header(found, rates), terminal.slots_view(found, rates)]
+    if found.doors:
+        parts += [Text(), terminal.doors_view(found)]
     if found.instances:
         parts += [Text(), terminal.instances_view(found, rates)]
     parts += terminal.notes(found)
@@ -234,6 +236,8 @@ def _frame(found: ReceiverStatus, history: History, window: float, rows: int) ->
         Text(),
         terminal.slots_view(found, rates, columns=(*terminal.USUAL, "waits for")),
     ]
+    if found.doors:
+        parts += [Text(), terminal.doors_view(found)]
     if found.instances:
         parts += [Text(), terminal.instances_view(found, rates, most=rows)]
     if found.streams:

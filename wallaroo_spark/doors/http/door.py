@@ -12,13 +12,17 @@ from wallaroo_spark import transport
 from wallaroo_spark.doors.ground import Ground
 from wallaroo_spark.doors.http.access import HttpAccess
 from wallaroo_spark.doors.http.connection import Answer, HttpConnection
+from wallaroo_spark.doors.http.parser import RequestHead
 from wallaroo_spark.doors.http.problems import MEDIA_TYPE, Problem
-from wallaroo_spark.doors.http.requests import Requests
+from wallaroo_spark.doors.http.requests import DOOR, Requests
 from wallaroo_spark.errors import TransportError, one_line
 from wallaroo_spark.options import Options
 from wallaroo_spark.transport import ByteStream, Listener
 
 log = one_line(logging.getLogger("wallaroo_spark.doors"))
+
+MOST_SHOWN = 128
+"""The characters of a refused client's name that people are shown."""
 
 
 async def open_door(ground: Ground, options: Options, stopped: asyncio.Event) -> HttpDoor | None:
@@ -62,6 +66,22 @@ class HttpDoor:
         """The number of requests that wait for their answer."""
         return self._requests.waiting
 
+    @property
+    def ports(self) -> list[int]:
+        """The ports on which it listens."""
+        assert self.listener is not None
+        return [self.listener.address[1]]
+
+    @property
+    def connections(self) -> int:
+        """The number of its connections."""
+        return len(self._connections)
+
+    @property
+    def requests(self) -> dict[str, int]:
+        """The requests that wait for their commit, by the instance of their client."""
+        return self._ground.requests(f"{DOOR}/")
+
     async def close(self, reason: str, seconds: float) -> None:
         """Take no new request, and end the connections once their requests are answered."""
         self._requests.leaving = reason or "it stops"
@@ -86,6 +106,7 @@ class HttpDoor:
     async def _serve_one(self, connection: HttpConnection) -> bool:
         """Answer one request; returns whether another one may follow."""
         common: dict[str, str] = {}
+        head: RequestHead | None = None
         # Behind bytes that are no request nothing can be read.
         keep = False
         try:
@@ -98,15 +119,22 @@ class HttpDoor:
                 raise Problem("http-full", f"the door has {len(self._connections)} connections (maxSessions)")
             answer = await self._requests.answer(connection, head, self._access)
         except Problem as problem:
-            self._ground.host.count("door-refusals", 1)
+            self._ground.host.refuse(problem.code, connection.stream.peer, _instance(head), problem.detail)
             answer = Answer(problem.status, problem.body(), MEDIA_TYPE)
             answer.fields.update(problem.headers)
         except TransportError:
             raise
         except Exception:
             log.exception("slot %d: a request of %s could not be answered", self._slot, connection.stream.peer)
+            self._ground.host.count("internal-errors", 1)
             failed = Problem("internal-error", "an error of this program; the worker's log has it")
             answer = Answer(failed.status, failed.body(), MEDIA_TYPE)
         keep = keep and connection.whole and not self._requests.leaving
         await connection.answer(answer, common, keep=keep)
         return keep
+
+
+def _instance(head: RequestHead | None) -> str:
+    """The instance that a refused request names; empty without one."""
+    name = "" if head is None else head.get("wallaroo-instance")
+    return f"{DOOR}/{name[:MOST_SHOWN]}" if name else ""

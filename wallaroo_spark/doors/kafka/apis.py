@@ -52,6 +52,28 @@ class Code(IntEnum):
     INVALID_RECORD = 87
 
 
+REFUSALS = {
+    Code.UNKNOWN_TOPIC_OR_PARTITION: "kafka-unknown-topic-or-partition",
+    Code.NOT_LEADER_OR_FOLLOWER: "kafka-not-leader-or-follower",
+    Code.REQUEST_TIMED_OUT: "kafka-request-timed-out",
+    Code.MESSAGE_TOO_LARGE: "kafka-message-too-large",
+    Code.CORRUPT_MESSAGE: "kafka-corrupt-message",
+    Code.INVALID_TOPIC: "kafka-invalid-topic",
+    Code.INVALID_REQUIRED_ACKS: "kafka-invalid-required-acks",
+    Code.TOPIC_AUTHORIZATION_FAILED: "kafka-topic-authorization-failed",
+    Code.UNSUPPORTED_SASL_MECHANISM: "kafka-unsupported-sasl-mechanism",
+    Code.UNSUPPORTED_VERSION: "kafka-unsupported-version",
+    Code.UNSUPPORTED_FOR_MESSAGE_FORMAT: "kafka-unsupported-for-message-format",
+    Code.OUT_OF_ORDER_SEQUENCE: "kafka-out-of-order-sequence",
+    Code.INVALID_PRODUCER_EPOCH: "kafka-invalid-producer-epoch",
+    Code.SASL_AUTHENTICATION_FAILED: "kafka-sasl-authentication-failed",
+    Code.UNKNOWN_PRODUCER_ID: "kafka-unknown-producer-id",
+    Code.UNSUPPORTED_COMPRESSION: "kafka-unsupported-compression",
+    Code.INVALID_RECORD: "kafka-invalid-record",
+}
+"""The codes that requests are refused with, by the names that they have in status, metrics and ``docs/errors.md``."""
+
+
 @dataclass(frozen=True)
 class ServedApi:
     """One request with its answer."""

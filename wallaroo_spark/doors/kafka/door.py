@@ -82,7 +82,7 @@ class KafkaDoor:
         )
         host = ground.host
         make_id = functools.partial(secrets.randbits, 63)
-        self._server = KafkaServer(settings, ground, self, make_id, host.eases, host.count)
+        self._server = KafkaServer(settings, ground, self, make_id, host.eases, host.count, host.refuse)
 
     def begin(self) -> None:
         """Look from now on at which slots are served where."""
@@ -123,7 +123,22 @@ class KafkaDoor:
     @property
     def waiting(self) -> int:
         """The number of requests that wait for their answer."""
-        return self._server.waiting
+        return sum(self.requests.values())
+
+    @property
+    def ports(self) -> list[int]:
+        """The ports of its nodes."""
+        return [listener.address[1] for listener in self.listeners]
+
+    @property
+    def connections(self) -> int:
+        """The number of its connections."""
+        return self._server.connections
+
+    @property
+    def requests(self) -> dict[str, int]:
+        """The requests that wait for their commit, by the instance of their client."""
+        return self._server.requests
 
     async def close(self, reason: str, seconds: float) -> None:
         """End all connections: their clients send again, to the slot's next worker, what was not answered."""
@@ -137,6 +152,9 @@ class KafkaDoor:
     async def serve(self, stream: ByteStream) -> None:
         """Serve one connection."""
         if self._leaving or len(self._streams) >= self._options.max_sessions:
+            if not self._leaving:
+                reason = f"the door has {len(self._streams)} connections (maxSessions)"
+                self._ground.host.refuse("kafka-full", stream.peer, "", reason)
             stream.abort()
             return
         number = next(self._numbers)
@@ -162,6 +180,7 @@ class KafkaDoor:
             stream.write(data)
             if stream.queued > UNSENT_LIMIT:
                 log.warning("slot %d: kafka client %s does not read its answers", self._ground.slot, stream.peer)
+                self._ground.host.refuse("kafka-unread", stream.peer, "", "it does not read its answers")
                 stream.abort()
 
     def close_connection(self, connection: int, reason: str) -> None:

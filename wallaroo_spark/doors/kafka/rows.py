@@ -6,7 +6,7 @@ Source: ``docs/doors.md#kafka``; ``docs/architecture.md#rows``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -26,11 +26,14 @@ _EARLIEST, _LATEST = -62_135_596_800_000, 253_402_300_799_999
 """The range of Spark's timestamps, in milliseconds since 1970 UTC."""
 
 
-def expand(rows: pa.RecordBatch, *, headers: bool, corrupt: bool) -> Iterator[pa.RecordBatch]:
+def expand(
+    rows: pa.RecordBatch, *, headers: bool, corrupt: bool, unreadable: Callable[[str, str], None] = lambda *_: None
+) -> Iterator[pa.RecordBatch]:
     """The rows with every record batch replaced by its records. Rows of a stream keep their order.
 
-    ``headers`` adds the column of that name, which is null for other rows. A batch that cannot be read is logged; with
-    ``corrupt``, which adds the column ``error_bytes``, it is a row with its bytes there and a null value.
+    ``headers`` adds the column of that name, which is null for other rows. A batch that cannot be read is logged, and
+    ``unreadable`` is called with its instance and the reason; with ``corrupt``, which adds the column ``error_bytes``,
+    it is a row with its bytes there and a null value.
     """
     packed = pc.starts_with(rows["instance"], PREFIX)
     if not pc.any(packed).as_py():
@@ -47,14 +50,15 @@ def expand(rows: pa.RecordBatch, *, headers: bool, corrupt: bool) -> Iterator[pa
         chosen = rows.take(pa.array(indexes))
         if isinstance(found, Unreadable):
             row = chosen.to_pylist()[0]
-            topic, partition = _topic(row["stream"])
+            topic, partition = topic_of(row["stream"])
             log.warning(
                 "a record batch of kafka client %s for topic %s, partition %d is left out: %s",
-                _client(row["instance"]),
+                client_of(row["instance"]),
                 topic,
                 partition,
                 found,
             )
+            unreadable(row["instance"], f"topic {topic}, partition {partition}: {found}")
             if corrupt:
                 yield _corrupt(chosen, headers)
         else:
@@ -64,11 +68,11 @@ def expand(rows: pa.RecordBatch, *, headers: bool, corrupt: bool) -> Iterator[pa
 def _records(rows: pa.RecordBatch, found: RecordColumns, headers: bool, corrupt: bool) -> pa.RecordBatch:
     counts = found.counts
     of_row = np.repeat(np.arange(len(counts)), counts)
-    names = [_topic(name) for name in rows["stream"].to_pylist()]
+    names = [topic_of(name) for name in rows["stream"].to_pylist()]
     partitions = np.array([partition for _, partition in names], np.int64)
     ids = np.repeat(rows["message_id"].to_numpy() - counts + 1, counts) + numbered(counts)
     columns = {
-        "instance": _each([_client(name) for name in rows["instance"].to_pylist()], of_row),
+        "instance": _each([client_of(name) for name in rows["instance"].to_pylist()], of_row),
         "stream": _each([topic for topic, _ in names], of_row),
         "stream_id": pa.array(partitions[of_row]),
         "message_id": pa.array(ids),
@@ -87,9 +91,9 @@ def _records(rows: pa.RecordBatch, found: RecordColumns, headers: bool, corrupt:
 
 
 def _corrupt(rows: pa.RecordBatch, headers: bool) -> pa.RecordBatch:
-    topic, partition = _topic(rows["stream"][0].as_py())
+    topic, partition = topic_of(rows["stream"][0].as_py())
     columns = {name: rows[name] for name in ROW_SCHEMA.names} | {
-        "instance": pa.array([_client(rows["instance"][0].as_py())]),
+        "instance": pa.array([client_of(rows["instance"][0].as_py())]),
         "stream": pa.array([topic]),
         "stream_id": pa.array([partition], pa.int64()),
         "value": pa.nulls(1, pa.binary()),
@@ -109,12 +113,12 @@ def _with(rows: pa.RecordBatch, headers: bool, corrupt: bool) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([*rows.columns, *nulls], schema=pa.schema([*rows.schema, *more]))
 
 
-def _client(instance: str) -> str:
+def client_of(instance: str) -> str:
     """The instance without the slot, which the session of a client has at its end."""
     return instance.rpartition("/")[0]
 
 
-def _topic(stream: str) -> tuple[str, int]:
+def topic_of(stream: str) -> tuple[str, int]:
     """The topic and the partition of a stream's name; the name is empty where no worker has told it."""
     topic, _, rest = stream.partition("/")
     partition, _, _ = rest.partition("/")

@@ -11,13 +11,13 @@ Source: ``docs/doors.md#kafka``.
 from __future__ import annotations
 
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from wallaroo_spark.doors.client import DoorClient, DoorStream, Messages
-from wallaroo_spark.doors.kafka.apis import SERVED, Api, Code
+from wallaroo_spark.doors.kafka.apis import REFUSALS, SERVED, Api, Code
 from wallaroo_spark.doors.kafka.nodes import Layout
 from wallaroo_spark.doors.kafka.positions import fence, number, place
 from wallaroo_spark.doors.kafka.record_batch import BatchHead, BatchRefused, check
@@ -55,8 +55,18 @@ YIELD_SECONDS = 0.5
 as too late, so that their clients send others. A choice: some clients send one batch a request, and five requests."""
 LEAST_PATIENCE, MOST_PATIENCE = 1.0, 300.0
 """The bounds of that time-out, in seconds."""
+_OTHERS = {
+    b"\x16\x03": "TLS, and the door speaks it with the option tls.certificate alone (security.protocol)",
+    b"GET ": "HTTP, for which there is http.port",
+    b"POST": "HTTP, for which there is http.port",
+}
+"""Other protocols that come to this port by mistake, by their first bytes."""
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _MECHANISM = "PLAIN"
+_NO_TRANSACTIONS = "transactions are not served; use an idempotent producer"
+ASTRAY_TIMES, ASTRAY_SECONDS = 10, 5.0
+"""Requests in a row on one connection that belong to another slot, and their seconds, from which the addresses that its
+client was told lead to the wrong worker. A choice: a client whose Metadata was old asks again after the first."""
 _REFUSAL = "this server takes records of producers only; read them with Spark"
 
 
@@ -144,13 +154,18 @@ class _KafkaConnection:
     """Whether the next request waits for its client's session or for memory."""
     paused: bool = False
     closing: bool = False
+    astray: int = 0
+    """Batches in a row that belong to another slot."""
+    astray_since: float = 0.0
+    """When the first of them came, in monotonic seconds."""
 
 
 class KafkaServer:
     """The state of all connections of the door.
 
     ``make_id`` returns a new producer's id, 63 random bits; ``eases`` says whether there is memory for a new request.
-    ``count`` adds to one of the worker's counts.
+    ``count`` adds to one of the worker's counts; ``refuse`` takes the code of a refusal, the peer, its instance and the
+    reason.
     """
 
     def __init__(
@@ -161,6 +176,7 @@ class KafkaServer:
         make_id: Callable[[], int],
         eases: Callable[[], bool],
         count: Callable[[str, int], None],
+        refuse: Callable[[str, str, str, str], None],
     ) -> None:
         self.settings = settings
         self.hosts: Mapping[int, str] = {}
@@ -170,6 +186,7 @@ class KafkaServer:
         self._make_id = make_id
         self._eases = eases
         self._count = count
+        self._tell_refusal = refuse
         self._connections: dict[int, _KafkaConnection] = {}
         self._lines: dict[DoorStream, _BatchQueue] = {}
         self._topics: dict[str, None] = {}
@@ -187,9 +204,12 @@ class KafkaServer:
         }
 
     @property
-    def waiting(self) -> int:
-        """The number of requests that wait for a commit."""
-        return sum(answer.data is None for one in self._connections.values() for answer in one.pending)
+    def requests(self) -> dict[str, int]:
+        """The requests that wait for a commit, by the instance of their client."""
+        found: Counter[str] = Counter()
+        for one in self._connections.values():
+            found[self._instance(one)] += sum(answer.data is None for answer in one.pending)
+        return dict(+found)
 
     @property
     def connections(self) -> int:
@@ -252,6 +272,7 @@ class KafkaServer:
                 if not one.waits:
                     del one.buffer[: 4 + len(frame)]
         except Malformed as error:
+            self._refuse(one, "kafka-malformed", str(error))
             self._drop(one, str(error))
         self._flush(one)
         self._weigh(one)
@@ -279,6 +300,9 @@ class KafkaServer:
                 if api is None or SERVED[api].small:
                     most = SMALL_BYTES
         if not 0 <= size <= most:
+            for beginning, protocol in _OTHERS.items():
+                if one.buffer.startswith(beginning):
+                    raise Malformed(f"this is {protocol}")
             raise Malformed(f"a request of {size} bytes is above the limit of {most}")
         if len(one.buffer) < 4 + size:
             return None
@@ -332,13 +356,20 @@ class KafkaServer:
     def _drop(self, one: _KafkaConnection, reason: str) -> None:
         """Close a connection; answers that are ready are sent first."""
         if not one.closing:
-            self._count("door-refusals", 1)
             self._flush(one)
             one.closing = True
             one.buffer.clear()
             one.pending.clear()
             self._weigh(one)
             self._link.close_connection(one.number, reason)
+
+    def _instance(self, one: _KafkaConnection) -> str:
+        return instance_of(one.client, self.settings.slot)
+
+    def _refuse(self, one: _KafkaConnection, code: Code | str, reason: str) -> None:
+        """Have a refusal counted and shown."""
+        instance = self._instance(one) if one.client != UNNAMED else ""
+        self._tell_refusal(REFUSALS[code] if isinstance(code, Code) else code, one.peer, instance, reason)
 
     def _api_versions(self, one: _KafkaConnection, version: int, request: dict[str, Any]) -> dict[str, Any]:
         rows = [
@@ -397,6 +428,7 @@ class KafkaServer:
     def _init_producer_id(self, one: _KafkaConnection, version: int, request: dict[str, Any]) -> dict[str, Any]:
         if request["transactional_id"] is not None:
             # Final for every client: with other codes some ask for ever.
+            self._refuse(one, Code.UNSUPPORTED_VERSION, _NO_TRANSACTIONS)
             return {"throttle": 0, "error": Code.UNSUPPORTED_VERSION, "producer": -1, "epoch": -1}
         return {"throttle": 0, "error": Code.NONE, "producer": self._make_id(), "epoch": 0}
 
@@ -406,6 +438,7 @@ class KafkaServer:
         return {"throttle": 0, "message": _REFUSAL, "coordinators": rows, **none}
 
     def _fetch(self, one: _KafkaConnection, version: int, request: dict[str, Any]) -> dict[str, Any]:
+        self._refuse(one, Code.TOPIC_AUTHORIZATION_FAILED, _REFUSAL)
         row = {
             "error": Code.TOPIC_AUTHORIZATION_FAILED,
             "high_watermark": -1,
@@ -423,6 +456,9 @@ class KafkaServer:
 
     def _handshake(self, one: _KafkaConnection, version: int, request: dict[str, Any]) -> dict[str, Any]:
         known = request["mechanism"] == _MECHANISM
+        if not known:
+            reason = f"it asks for the mechanism {request['mechanism'][:32]}, and {_MECHANISM} is served"
+            self._refuse(one, Code.UNSUPPORTED_SASL_MECHANISM, reason)
         one.raw_token = known and version == 0
         return {"error": Code.NONE if known else Code.UNSUPPORTED_SASL_MECHANISM, "mechanisms": [_MECHANISM]}
 
@@ -440,7 +476,7 @@ class KafkaServer:
         if known:
             one.trusted, one.secret, one.sender = True, password, name or ""
         else:
-            self._count("door-refusals", 1)
+            self._refuse(one, Code.SASL_AUTHENTICATION_FAILED, "its user or its password is not the right one")
         return known
 
     def _produce(
@@ -478,9 +514,23 @@ class KafkaServer:
                 if outcome is None:
                     self._drop(one, client.ended)
                     return
+                self._see_outcome(one, outcome)
                 produced.add(topic["name"], partition["index"], outcome)
         one.pending.append(produced.answer)
         produced.begin(self._now, self._now + _patience(request["timeout"]))
+
+    def _see_outcome(self, one: _KafkaConnection, outcome: _Outcome) -> None:
+        """Count a refused batch, and recognise a client that is led to the wrong worker again and again."""
+        if outcome.ticket is not None:
+            one.astray = 0
+            return
+        code: Code | str = outcome.code
+        if code is Code.NOT_LEADER_OR_FOLLOWER:
+            one.astray_since = one.astray_since if one.astray else self._now
+            one.astray += 1
+            if one.astray >= ASTRAY_TIMES and self._now - one.astray_since >= ASTRAY_SECONDS:
+                code = "kafka-wrong-node"
+        self._refuse(one, code, outcome.reason)
 
     def _opened(self, one: _KafkaConnection) -> None:
         if self._connections.get(one.number) is one and not one.closing:
@@ -500,7 +550,7 @@ class KafkaServer:
             if request["acks"] not in (-1, 0, 1):
                 raise BatchRefused(Code.INVALID_REQUIRED_ACKS, f"acks is {request['acks']}; it is all, 1 or 0")
             if request["transactional_id"] is not None:
-                raise BatchRefused(Code.UNSUPPORTED_VERSION, "transactions are not served; use an idempotent producer")
+                raise BatchRefused(Code.UNSUPPORTED_VERSION, _NO_TRANSACTIONS)
             if not self._see(name):
                 raise BatchRefused(Code.INVALID_TOPIC, "the name of the topic is not one of Kafka's")
             slot = self.settings.layout.slot_of(index)
@@ -521,7 +571,6 @@ class KafkaServer:
                 outcome.ticket.keep()
             return outcome
         except BatchRefused as error:
-            self._count("door-refusals", 1)
             return _Outcome(error.code, error.reason)
 
     def _accept(
@@ -661,7 +710,9 @@ class _Produced:
             self._server._lost(self._one, self._tickets[-1].reason)
 
     def _answer_now(self) -> None:
-        self._one.unsure = self._one.unsure or not all(ticket.kept for ticket in self._tickets)
+        if not all(ticket.kept for ticket in self._tickets):
+            self._one.unsure = True
+            self._server._refuse(self._one, Code.REQUEST_TIMED_OUT, _TOO_LATE)
         topics = [
             {"name": name, "partitions": [_told(index, part) for index, part in parts]}
             for name, parts in self._parts.items()
@@ -676,7 +727,7 @@ class _Produced:
 def _told(index: int, part: _Outcome) -> dict[str, Any]:
     code, reason = part.code, part.reason
     if part.ticket is not None and not part.ticket.kept:
-        code, reason = Code.REQUEST_TIMED_OUT, "Spark has not committed the records yet; they are sent again"
+        code, reason = Code.REQUEST_TIMED_OUT, _TOO_LATE
     return {
         "index": index,
         "error": code,
@@ -692,6 +743,7 @@ def _told(index: int, part: _Outcome) -> dict[str, Any]:
 _UNKNOWN_OPERATIONS = -(1 << 31)
 UNNUMBERED = -1
 """The id of producers that do not number their batches."""
+_TOO_LATE = "Spark has not committed the records yet; they are sent again"
 
 
 def instance_of(client: str, slot: int) -> str:

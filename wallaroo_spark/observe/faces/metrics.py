@@ -30,7 +30,15 @@ from wallaroo_spark.observe.application import (
 )
 from wallaroo_spark.observe.figures import Figure, FigureKind, figures, kind_of
 from wallaroo_spark.observe.query_facts import PHASE_SECONDS, BatchTimes
-from wallaroo_spark.observe.receiver import InstanceStatus, QueryStatus, ReceiverStatus, SlotStatus, WorkerCounts
+from wallaroo_spark.observe.receiver import (
+    DOOR_REFUSED,
+    DoorStatus,
+    InstanceStatus,
+    QueryStatus,
+    ReceiverStatus,
+    SlotStatus,
+    WorkerCounts,
+)
 from wallaroo_spark.worker.buffer.commit_ages import ACK_SECONDS, AGE, AGE_SUM
 
 S = TypeVar("S")
@@ -200,6 +208,10 @@ def _slots(facts: _Facts) -> Iterator[tuple[tuple[str, ...], SlotStatus]]:
     return (((str(slot.slot),), slot) for slot in facts.status.slots)
 
 
+def _doors(facts: _Facts) -> Iterator[tuple[tuple[str, ...], DoorStatus]]:
+    return (((str(one.slot), one.door), one) for one in facts.status.doors)
+
+
 def _instances(facts: _Facts) -> Iterator[tuple[tuple[str, ...], InstanceStatus]]:
     """The instances that wait longest."""
     return (((str(one.slot), one.name), one) for one in facts.status.instances[: facts.instances])
@@ -228,6 +240,13 @@ def _ack_latency(facts: _Facts) -> Iterator[Sample]:
 def _handshakes_refused(facts: _Facts) -> Iterator[Sample]:
     """Handshakes that were refused, by reason: a violation such as wrong-cookie, or redirected or try-later."""
     return _by_kind(facts, "refused:", "redirected", "try-later", "wrong-cookie", "wrong-version", "worker-full")
+
+
+@METRICS.metric("wallaroo_door_refusals_total", "{request}", ("slot", "code"), otel="wallaroo.door.refusals")
+def _door_refusals(facts: _Facts) -> Iterator[Sample]:
+    """Requests that doors have refused, by the code of docs/errors.md; clients send some of them again by
+    themselves."""
+    return _by_kind(facts, DOOR_REFUSED, "http-unauthorized", "kafka-sasl-authentication-failed")
 
 
 @METRICS.metric("wallaroo_protocol_violations_total", "{violation}", ("slot", "fault"))
@@ -303,6 +322,7 @@ def _driver_registry_errors(facts: _Facts) -> float:
 METRICS.add_figures(ReceiverStatus, (), lambda facts: [((), facts.status)])
 METRICS.add_figures(QueryStatus, (), lambda facts: [((), facts.status.query)])
 METRICS.add_figures(SlotStatus, _SLOT, _slots, lambda slot: slot.answers)
+METRICS.add_figures(DoorStatus, ("slot", "door"), _doors)
 METRICS.add_figures(InstanceStatus, ("slot", "instance"), _instances)
 
 

@@ -18,7 +18,7 @@ from wallaroo_spark.observe.application import GatewayStatus, GroupStatus, Parti
 from wallaroo_spark.observe.causes import is_failing
 from wallaroo_spark.observe.faces.as_json import SCHEMA, record_to_json, to_json
 from wallaroo_spark.observe.figures import columns, figures
-from wallaroo_spark.observe.receiver import InstanceStatus, SlotStatus, StreamStatus
+from wallaroo_spark.observe.receiver import DoorStatus, InstanceStatus, SlotStatus, StreamStatus
 from wallaroo_spark.observe.record import ApplicationRecord, Rate, RunRecord
 from wallaroo_spark.observe.server.messages import CSS, HTML, JAVASCRIPT, SVG, Response, Route
 
@@ -64,7 +64,7 @@ def document(record: RunRecord, *, age: float, patience: float, query: Mapping[s
     connected = _connected(status.instances)
     shown = {
         # The rows are converted only as far as they are shown.
-        **to_json(replace(status, slots=(), instances=(), streams=(), topics=(), sinks=())),
+        **to_json(replace(status, slots=(), instances=(), streams=(), doors=(), topics=(), sinks=())),
         "slots": [
             _row(
                 slot,
@@ -76,22 +76,29 @@ def document(record: RunRecord, *, age: float, patience: float, query: Mapping[s
             for slot in worst(status.slots, wanted.top, _slot_rank)
         ],
         "instances": [
-            _row(one, rates.instances.get((one.slot, one.name))) for one in worst(instances, wanted.top, _wait_rank)
+            _row(one, rates.instances.get((one.slot, one.name)), of_door=one.of_door)
+            for one in worst(instances, wanted.top, _wait_rank)
         ],
         "streams": [
             _row(one, rates.streams.get((one.slot, one.scope, one.stream_id)))
             for one in worst(streams, wanted.top, _wait_rank)
         ],
+        "doors": [record_to_json(door) for door in sorted(status.doors, key=_door_rank)[: wanted.top]],
         "topics": [record_to_json(topic) for topic in status.topics[:MOST_ROWS]],
         "sinks": [record_to_json(sink) for sink in status.sinks[:MOST_ROWS]],
     }
     return {
         **_of_record(record, age, patience),
         "status": shown,
-        "columns": {"slots": columns(SlotStatus), "instances": columns(InstanceStatus)},
+        "columns": {
+            "slots": columns(SlotStatus),
+            "instances": columns(InstanceStatus),
+            "doors": columns(DoorStatus),
+        },
         "states": dict(Counter(slot.state for slot in status.slots)),
         "shown": {
             "slots": len(status.slots),
+            "doors": len(status.doors),
             "instances": len(instances) if wanted.search else max(len(instances), status.totals.instances),
             "streams": len(streams) if wanted.search else max(len(streams), status.totals.streams),
         },
@@ -135,6 +142,10 @@ def _is_trouble(slot: SlotStatus) -> bool:
 
 def _wait_rank(one: InstanceStatus | StreamStatus) -> tuple[Any, ...]:
     return (not one.cause.healthy, -1.0 if one.ack_age is None else one.ack_age, one.rows)
+
+
+def _door_rank(door: DoorStatus) -> tuple[Any, ...]:
+    return (-door.waiting, door.slot, door.door)
 
 
 def _is_found(search: str, *texts: str) -> bool:

@@ -25,6 +25,7 @@ from wallaroo_spark.observe.application import (
 from wallaroo_spark.observe.figures import Figure, figures, text_of
 from wallaroo_spark.observe.receiver import (
     Cause,
+    DoorStatus,
     InstanceStatus,
     QueryStatus,
     ReceiverStatus,
@@ -44,6 +45,11 @@ _GOOD = ("flowing", "application-flowing", "application-idle")
 _FOLDED = ("address", "where", "stream", "waits for", "note", "after")
 """The columns whose texts may need several lines."""
 
+_LEFT_OUT = {
+    "dropped-unanswered": "batches went on without {} planned ranges of doors' clients, which were not answered",
+    "unreadable-batches": "{} record batches of Kafka's producers could not be read",
+}
+"""The counts of a worker that tell of messages that are not in the table, as sentences."""
 Columns = Mapping[str, Callable[[Any], Any]]
 """Heading → the text of a row's cell. A heading that ends with # is that of figures, and is shown without it."""
 
@@ -194,6 +200,23 @@ def _unless(blank: Callable[[Any], bool], cell: Callable[[Any], Any]) -> Callabl
     return lambda row: "" if blank(row) else cell(row)
 
 
+def doors_view(status: ReceiverStatus) -> Table:
+    """One row for each door."""
+    columns: Columns = {
+        "door": lambda one: one.door,
+        "slot": lambda one: str(one.slot),
+        "address": lambda one: one.address,
+        "ports": _ports,
+        **figure_columns(DoorStatus),
+    }
+    return table(columns, status.doors)
+
+
+def _ports(door: DoorStatus) -> str:
+    """The ports of a door: one, or the first and the last of several, which follow one another."""
+    return "-".join(str(port) for port in dict.fromkeys((*door.ports[:1], *door.ports[-1:])))
+
+
 def instances_view(status: ReceiverStatus, rates: Rates | None = None, *, most: int = 20) -> Table:
     """One row for each connector instance."""
 
@@ -208,6 +231,7 @@ def instances_view(status: ReceiverStatus, rates: Rates | None = None, *, most: 
         "session": session,
         "rows/s#": lambda one: _rate(rates, "instances", (one.slot, one.name)),
         **figure_columns(InstanceStatus),
+        "credits#": lambda one: "" if one.of_door else count(one.credits),
         "streams#": lambda one: count(one.streams),
         "silent for#": lambda one: _age(one.last_frame_age),
         "waits for": _short,
@@ -243,16 +267,19 @@ def notes(status: ReceiverStatus) -> list[Text]:
             found.append(Text(f"slot {slot.slot}: submission {death.submission} died {ago} ago: {why}", style="yellow"))
         if slot.error:
             found.append(Text(f"slot {slot.slot}: {slot.error}; its inner port must be reachable from here"))
-        for name, url in slot.doors.items():
-            given_up = slot.counts.get("dropped-unanswered", 0)
-            lost = f"; batches went on without {count(given_up)} unanswered ranges" if given_up else ""
-            early = f"; {', '.join(slot.door_received)} answered when received" if slot.door_received else ""
-            waiting = f"{count(slot.requests_waiting)} requests wait"
-            found.append(Text(f"slot {slot.slot}: {name} at {url}, {waiting}{early}{lost}"))
+        for name, text in _LEFT_OUT.items():
+            if number := slot.counts.get(name, 0):
+                found.append(Text(f"slot {slot.slot}: {text.format(count(number))}", style="yellow"))
+        if slot.door_received:
+            early = ", ".join(slot.door_received)
+            found.append(Text(f"slot {slot.slot}: its doors answer {early} when received (door.received)"))
         for refusal in slot.refusals[-2:]:
             ago = duration(max(0.0, status.time - refusal.at))
             who = " ".join(part for part in (refusal.instance, refusal.peer) if part)
-            found.append(Text(f"slot {slot.slot}: {who} was refused {ago} ago ({refusal.kind}): {refusal.reason}"))
+            # Of messages that were left out, no peer is told.
+            what = "was refused" if refusal.peer else "has messages that were left out"
+            times = f", {count(refusal.times)} in a row" if refusal.times > 1 else ""
+            found.append(Text(f"slot {slot.slot}: {who} {what} {ago} ago ({refusal.kind}{times}): {refusal.reason}"))
     return found
 
 

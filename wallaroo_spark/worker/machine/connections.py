@@ -42,6 +42,9 @@ REFUSALS = 16
 """Refused connections that are remembered. They are enough for a person, and bound memory."""
 REASON_LENGTH = 300
 """Characters of a remembered reason. It bounds memory."""
+ROW_SECONDS = 60.0
+"""Seconds within which the next refusal of a door by the same code belongs to the same row of them. A choice: clients
+try again at least once in that time."""
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -59,6 +62,8 @@ class RefusedConnection(NamedTuple):
     """Name of its connector instance; empty before a valid HELLO."""
     reason: str
     """The reason that the peer was sent."""
+    times: int = 1
+    """How many there were in a row; of a door alone, where more than one counts as one."""
 
 
 class Connections:
@@ -375,6 +380,16 @@ class Connections:
         if not at_once:
             self.send(connection, data)
         self.leave(connection, at_once=at_once)
+
+    def note(self, kind: str, peer: str, instance: str, reason: str) -> None:
+        """Remember what a door has refused, or a batch left out: the last one of each kind, so that many of one client
+        push nothing else out."""
+        times = 1
+        for before in [one for one in self.refusals if one.kind == kind]:
+            self.refusals.remove(before)
+            if self.now - before.at < ROW_SECONDS:
+                times += before.times
+        self.refusals.append(RefusedConnection(self.now, kind, peer, instance, reason[:REASON_LENGTH], times))
 
     def send_off(self, connection: Connection, why: str, *, told: bool = False) -> None:
         """Make a connector that kept the protocol reconnect, in the way of its revision.

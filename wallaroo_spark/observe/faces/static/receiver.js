@@ -12,6 +12,7 @@ const PHASES = [
 // The stage of the flow at which each cause is at work.
 const STAGES = {
   "no-connector": 0, "no-data": 0, "connector-gone": 0, "wrong-cookie": 0, "refused": 0, "session-pending": 0,
+  "door-refused": 0, "kafka-wrong-node": 0, "kafka-unreadable": 2, "door-given-up": 2, "door-waits": 2,
   "worker-frozen": 1, "worker-lost": 1, "worker-unreachable": 1, "worker-starting": 1, "worker-stopping": 1,
   "slot-vacant": 1, "memory-full": 1, "registry-away": 1,
   "query-not-started": 2, "query-starting": 2, "query-stopped": 2, "query-failed": 2, "planning-slow": 2,
@@ -21,7 +22,7 @@ const STAGES = {
 };
 
 // Healthy causes that are marked at their stage, in a quieter colour than a trouble. The others change with each batch.
-const QUIET = ["sink-slow", "no-data", "no-connector", "connector-gone"];
+const QUIET = ["sink-slow", "no-data", "no-connector", "connector-gone", "door-refused", "door-given-up"];
 
 // A sentence without its subject, which stands in the same row. Names of strangers may contain anything, so the subject
 // is compared and not searched for.
@@ -104,6 +105,19 @@ function showSlots(answer) {
   ], slots, (slot) => String(slot.slot), isTrouble.slot);
 }
 
+function showDoors(answer) {
+  const { doors } = answer.status;
+  byId("doors-section").hidden = !answer.shown.doors;
+  set(byId("doors-note"), shownOf(doors.length, answer.shown.doors, "door"));
+  table("doors", "Doors", [
+    { label: "Door", kind: "name", value: (door) => [door.door, door.address] },
+    { label: "Slot", kind: "n", value: (door) => count(door.slot) },
+    { label: "Ports", kind: "n", value: (door) => [...new Set([door.ports[0], door.ports.at(-1)])].join("–") },
+    ...figures(answer, "doors"),
+    { label: "Requests wait of", value: (door) => Object.keys(door.waiting_by).slice(0, 5).join(", ") || "–" },
+  ], doors, (door) => `${door.slot}/${door.door}`, () => false);
+}
+
 function showStreams(answer) {
   const { instances, streams } = answer.status;
   const sought = byId("search").value.trim();
@@ -118,7 +132,7 @@ function showStreams(answer) {
     { label: "In", kind: "n", value: (one) => rate(one.rate_in) },
     { label: "Held", kind: "n", value: (one) => [count(one.rows), one.bytes ? bytes(one.bytes) : ""] },
     { label: "Streams", kind: "n", value: (one) => count(one.open_streams) },
-    ...figures(answer, "instances"),
+    ...figures(answer, "instances", (one, name) => (name === "credits" && one.of_door ? "–" : undefined)),
   ], instances, (one) => `${one.slot}/${one.name}`, isTrouble.instance);
   set(byId("streams-note"), limits(streams.length, answer.shown.streams, answer.status.totals.streams, "stream"));
   table("streams", "Streams", [
@@ -157,6 +171,7 @@ function show(answer) {
   showFlow(answer);
   showBatches(answer);
   showSlots(answer);
+  showDoors(answer);
   showStreams(answer);
   showSinks(answer);
   showEvents(answer);
