@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import signal
 import subprocess
 import threading
@@ -111,3 +113,20 @@ def test_an_option_that_cannot_work_is_refused_at_once(wrong: str) -> None:
 
     assert shown.exit_code in (1, 2)
     assert wrong.split("=")[0] in shown.stderr
+
+
+def test_a_line_to_copy_is_printed_for_the_client_of_each_door(capsys: pytest.CaptureFixture[str]) -> None:
+    doors = {"http": "http://h:8080", "kafka": "h:9092", "unknown": "h:1"}
+    _View(as_json=False, frames=False).ready("h:7100", "it's", "redis://h", "", doors)
+    curl, python = [
+        shlex.split(line.partition("or:")[2]) for line in capsys.readouterr().out.splitlines() if "or:" in line
+    ]
+
+    assert curl[:4] == ["curl", "http://h:8080/v1/streams/orders", "-H", "Authorization: Bearer it's"]
+    assert python[:2] == ["python", "-c"]
+    compile(python[2], "line", "exec")
+    assert '"bootstrap.servers": "h:9092"' in python[2]
+    assert '"sasl.password": "it\'s"' in python[2]
+
+    _View(as_json=True, frames=False).ready("h:7100", "c", "redis://h", "", doors)
+    assert json.loads(capsys.readouterr().out)["doors"] == doors

@@ -85,6 +85,15 @@ def test_a_receivers_row_has_the_names_and_the_time_of_its_message() -> None:
         assert dict(keyed.event.attributes)["partitionkey"] == text
 
 
+@pytest.mark.parametrize("instance", ["http/shop-1", "kafka/billing", "otlp/checkout"])
+def test_messages_of_a_doors_client_that_have_one_number_are_different_events(instance: str) -> None:
+    # Of a request with a token all messages have it, and producers in one partition may have equal offsets.
+    found = made({"instance": [instance] * 2, "stream": ["s"] * 2, "message_id": [7] * 2, "value": [b"a", b"b"]})
+
+    assert [(one.event.id, one.event.source) for one in found] == [("x/1/0/0", instance), ("x/1/0/1", instance)]
+    assert dict(found[0].event.attributes)["partitionkey"] == f"{instance}/s"
+
+
 def test_the_members_of_an_event_come_before_the_columns() -> None:
     payload = b'{"type": "own", "id": "1", "source": "/o", "partitionkey": "p", "time": "2026-01-01T00:00:00Z"}'
     columns = {"value": [payload], "id": ["2"], "source": ["/c"], "key": ["k"], "type": ["other"]}

@@ -23,6 +23,7 @@ from wallaroo_spark.pipelines.schema.cloud_event import (
     attribute_text,
     valid_event,
 )
+from wallaroo_spark.protocol.reserved import reserved
 from wallaroo_spark.sinks.settings import EVENT_FORMATS, StreamSettings
 from wallaroo_spark.sinks.stores.staged_rows import as_bytes, checked_columns
 
@@ -82,10 +83,11 @@ class RowReader:
         found: dict[str, Any] = {}
         source = self.settings.source or f"/sinks/{self.settings.known_as}"
         if (instance := given.get("instance")) is not None and (stream := given.get("stream")) is not None:
-            # A message of a connector stays in the order of its stream, and is known by its own id.
+            # A message of a connector stays in the order of its stream, and is known by its own id. Several messages of
+            # a door's client may have one number: those of a request with a token, and of producers in one partition.
             found[PARTITION_KEY] = f"{instance}/{stream}"
             source = instance
-            if (number := given.get("message_id")) is not None:
+            if (number := given.get("message_id")) is not None and not reserved(str(instance)):
                 id = f"{stream}/{number}"
         content = data
         try:
