@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 from proving.chaos.report import Run
@@ -29,10 +28,19 @@ def arguments() -> tuple[Plan, argparse.Namespace]:
         type=int,
         default=0,
         metavar="N",
-        help="messages of all connectors together (default: 60,000 a minute)",
+        help="messages of all senders together (default: 60,000 a minute, with --doors 6,000)",
     )
     parser.add_argument(
-        "--kills", type=int, default=0, metavar="K", help="faults that end a process (default: 2.5 a minute)"
+        "--kills",
+        type=int,
+        default=0,
+        metavar="K",
+        help="faults that end a process (default: 2.5 a minute, with --doors 1)",
+    )
+    parser.add_argument(
+        "--doors",
+        action="store_true",
+        help="send with the clients of doors in place of connectors, and kill workers, executors and the driver",
     )
     parser.add_argument(
         "--output", type=Path, default=Path("build/chaos"), help="where all files are written (default: %(default)s)"
@@ -40,15 +48,15 @@ def arguments() -> tuple[Plan, argparse.Namespace]:
     given = parser.parse_args()
     if given.minutes <= 0 or given.messages < 0 or given.kills < 0:
         parser.error("--minutes must be above 0, --messages and --kills at least 0")
-    messages = given.messages or int(60_000 * given.minutes)
-    kills = given.kills or max(1, int(2.5 * given.minutes))
-    return Plan(given.output.absolute(), given.seed, given.minutes, messages, kills), given
+    messages = given.messages or int((6_000 if given.doors else 60_000) * given.minutes)
+    kills = given.kills or max(1, int((1.0 if given.doors else 2.5) * given.minutes))
+    return Plan(given.output.absolute(), given.seed, given.minutes, messages, kills, doors=given.doors), given
 
 
 def summary(outcome: Run, directory: Path) -> str:
     """The result of a run in a few lines."""
     figures = outcome.to_json()
-    counts = "\n".join(f"  {name:<13}{count:>12,}" for name, count in asdict(outcome.verdict).items())
+    counts = "\n".join(f"  {line}" for line in outcome.verdict.lines)
     wait = figures["longest_wait_after_last_fault"]
     advance = "not every reference advanced" if wait is None else f"every reference advanced within {wait:.1f} s"
     ends = figures["ends_that_no_kill_explains"]

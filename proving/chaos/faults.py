@@ -94,7 +94,7 @@ class Hand:
         """The victim's name; empty when there was none."""
         match fault.kind:
             case Kind.CONNECTOR:
-                running = [known for known in self._stage.connectors.values() if known.pid is not None]
+                running = [known for known in self._stage.senders.values() if known.pid is not None]
                 return _kill(running[int(fault.pick * len(running))]) if running else ""
             case Kind.DRIVER:
                 assert self._stage.driver is not None

@@ -38,13 +38,30 @@ class Verdict:
     """Acknowledgements that were seen before the commit of their batch, or that no commit covers."""
 
     @property
+    def title(self) -> str:
+        """The verdict in a line."""
+        return (
+            f"{self.sent:,} messages: {self.lost} lost, {self.repeated} repeated, {self.disordered} out of order, "
+            f"{self.altered} altered, {self.early} acknowledged too early"
+        )
+
+    @property
+    def lines(self) -> list[str]:
+        """The verdict for a person."""
+        return [f"{name:<13}{count:>12,}" for name, count in self.to_json().items()]
+
+    def to_json(self) -> dict[str, int]:
+        """The counts by their names."""
+        return asdict(self)
+
+    @property
     def clean(self) -> bool:
         """Whether everything arrived exactly once, whole, in order, and was acknowledged no sooner than committed."""
         arrived = self.sent == self.committed == self.acknowledged
         return arrived and not (self.lost or self.repeated or self.disordered or self.altered or self.early)
 
     def __add__(self, other: Verdict) -> Verdict:
-        mine, theirs = asdict(self), asdict(other)
+        mine, theirs = self.to_json(), other.to_json()
         return Verdict(**{name: mine[name] + theirs[name] for name in mine})
 
 
@@ -78,7 +95,7 @@ def read_sink(directory: Path) -> Written:
     """The committed rows and batches under ``rows`` and ``checkpoint`` of the directory."""
     tables = []
     for batch, file in sink_log(directory / "rows"):
-        table = pq.read_table(file, columns=["stream", "message_id", "value"], partitioning=None)
+        table = pq.read_table(file, partitioning=None)
         tables.append(table.append_column("batch", pa.array(np.full(table.num_rows, batch, dtype=np.int64))))
     schema = {"stream": pa.string(), "message_id": pa.int64(), "value": pa.binary(), "batch": pa.int64()}
     rows = pa.concat_tables(tables) if tables else pa.schema(schema).empty_table()

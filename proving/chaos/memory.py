@@ -69,7 +69,7 @@ def processes(stage: Stage) -> Iterator[tuple[str, psutil.Process]]:
     """The running processes of the installation, with their roles."""
     assert stage.driver is not None
     roots = {"driver": stage.driver.pid, "Redis": stage.redis.pid}
-    roots |= {f"connector {name}": known.pid for name, known in stage.connectors.items()}
+    roots |= {f"connector {name}": known.pid for name, known in stage.senders.items()}
     saved = json.loads((stage.cluster / "cluster.json").read_text(encoding="utf-8"))
     roots |= {f"cluster's {daemon['name']}": daemon["pid"] for daemon in saved["daemons"]}
     slots = {known.pid: known.name for known in stage.workers()}

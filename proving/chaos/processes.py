@@ -59,14 +59,22 @@ def victim(name: str, pid: int) -> Victim | None:
 
 
 class Supervised:
-    """A program in a process session of its own, started again until it ends with status 0 or is stopped.
+    """A program in a process session of its own, started again until it ends with status 0 or is stopped; without
+    ``again`` it is started once.
 
     ``take`` gets each line of its standard output; its standard error goes to ``log``. ``starts`` counts its starts,
     and ``failures`` has the exit statuses that no SIGKILL explains.
     """
 
     def __init__(
-        self, name: str, command: Sequence[str], environment: dict[str, str], log: Path, take: Callable[[str], None]
+        self,
+        name: str,
+        command: Sequence[str],
+        environment: dict[str, str],
+        log: Path,
+        take: Callable[[str], None],
+        *,
+        again: bool = True,
     ) -> None:
         self.name = name
         self.starts = 0
@@ -76,6 +84,7 @@ class Supervised:
         self._environment = environment
         self._log = log
         self._take = take
+        self._again = again
         self._process: subprocess.Popen[str] | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._keep, name=name, daemon=True)
@@ -118,6 +127,8 @@ class Supervised:
                 break
             if status != -signal.SIGKILL and not self._stopping.is_set():
                 self.failures.append(status)
+            if not self._again:
+                break
             self._stopping.wait(AGAIN_SECONDS)
         self.finished.set()
 

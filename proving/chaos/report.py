@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from proving.chaos.faults import Blow
-from proving.chaos.judge import Acks, Verdict, Written
+from proving.chaos.judge import Written
 from proving.chaos.schedule import Kind
 
 COLOURS = {
@@ -28,6 +28,39 @@ COLOURS = {
 AGE_STEP = 0.5
 
 
+class Found(Protocol):
+    """What a comparison of the committed rows with the sent messages has found."""
+
+    @property
+    def clean(self) -> bool:
+        """Whether every promise was kept."""
+
+    @property
+    def title(self) -> str:
+        """The counts in a line."""
+
+    @property
+    def lines(self) -> list[str]:
+        """The counts for a person."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The counts by their names."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """The messages of one stream in the order of sending. Times are seconds of the wall clock."""
+
+    name: str
+    """The name of the stream."""
+    due: NDArray[np.float64]
+    """When each is due."""
+    answered: NDArray[np.float64]
+    """When its sender saw that it is committed; infinite where it did not."""
+    given_up: NDArray[np.bool_]
+    """Whether its sender has given it up."""
+
+
 @dataclass(frozen=True)
 class Run:
     """The results of a run. Times are seconds of the wall clock."""
@@ -38,15 +71,11 @@ class Run:
     """When sending began."""
     ended: float
     """When the run was over."""
-    interval: float
-    """Seconds between two lines of one file."""
-    connectors: Mapping[str, Sequence[Path]]
-    """The files of each instance."""
-    acks: Mapping[str, Acks]
-    """The acknowledgements of each file: (seen, reference)."""
+    sent: Mapping[str, Sequence[Sent]]
+    """What each sender has sent."""
     blows: Sequence[Blow]
     """The faults that were carried out."""
-    verdict: Verdict
+    verdict: Found
     """The counts of the comparison."""
     written: Written
     """The committed rows and the time of each commit."""
@@ -67,14 +96,11 @@ class Run:
         were acknowledged to their end before the last fault are left out.
         """
         found: dict[str, float | None] = {}
-        for files in self.connectors.values():
-            for file in files:
-                acks = self.acks.get(str(file), ())
-                size = file.stat().st_size
-                if any(seen <= self.last_fault and reference == size for seen, reference in acks):
-                    continue
-                later = [seen for seen, _ in acks if seen > self.last_fault]
-                found[file.name] = round(later[0] - self.last_fault, 2) if later else None
+        for stream in (stream for streams in self.sent.values() for stream in streams):
+            over = (stream.answered <= self.last_fault) | (stream.given_up & (stream.due <= self.last_fault))
+            if not over.all():
+                later = stream.answered[stream.answered > self.last_fault].min(initial=np.inf)
+                found[stream.name] = round(float(later) - self.last_fault, 2) if np.isfinite(later) else None
         return found
 
     def to_json(self) -> dict[str, Any]:
@@ -84,11 +110,15 @@ class Run:
             "seed": self.seed,
             "seconds": round(self.ended - self.began, 1),
             "complete": self.complete,
-            "counts": asdict(self.verdict),
+            "counts": self.verdict.to_json(),
             "kills": sum(blow.kills for blow in self.blows),
             "faults": {kind.value: sum(b.fault.kind is kind and bool(b.hit) for b in self.blows) for kind in Kind},
             "batches": len(self.written.commits),
-            "acknowledgements": sum(len(acks) for acks in self.acks.values()),
+            "acknowledgements": sum(
+                len(np.unique(stream.answered[np.isfinite(stream.answered)]))
+                for streams in self.sent.values()
+                for stream in streams
+            ),
             "longest_wait_after_last_fault": _longest(waits),
             "waits_after_last_fault": waits,
             "starts": dict(self.starts),
@@ -113,18 +143,15 @@ def throughput(run: Run) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return edges[:-1], values.astype(np.float64)
 
 
-def ages(run: Run, files: Sequence[Path]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """For each moment, how long the oldest unacknowledged line of any connector has been due."""
+def ages(run: Run, streams: Sequence[Sent]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """For each moment, how long the oldest unacknowledged message of any of these streams has been due."""
     moments = np.arange(0.0, run.ended - run.began + AGE_STEP, AGE_STEP)
     worst = np.zeros(len(moments))
-    for file in files:
-        ends = np.cumsum([len(line) + 1 for line in file.read_bytes().split(b"\n")[:-1]])
-        acks = run.acks.get(str(file), ())
-        done = np.searchsorted(ends, [reference for _, reference in acks], side="right")
-        at = np.searchsorted([seen - run.began for seen, _ in acks], moments, side="right")
-        oldest = np.concatenate(([0], np.maximum.accumulate(done) if len(done) else []))[at]
-        waiting = np.where(oldest < len(ends), moments - oldest * run.interval, 0.0)
-        worst = np.maximum(worst, np.maximum(waiting, 0.0))
+    for stream in streams:
+        done = np.maximum.accumulate(np.where(stream.given_up, -np.inf, stream.answered))
+        oldest = np.searchsorted(done, run.began + moments, side="right")
+        due = np.append(stream.due, np.inf)[oldest]
+        worst = np.maximum(worst, run.began + moments - due)
     return moments, worst
 
 
@@ -151,8 +178,8 @@ def draw_timeline(run: Run, file: Path) -> None:
     rate.plot(moments, smooth, color="#08519c", linewidth=1.5, label=f"mean of {width} s")
     rate.set_ylabel("messages committed / s")
     rate.legend(loc="upper left", fontsize=8)
-    for instance, files in sorted(run.connectors.items()):
-        age.plot(*ages(run, files), linewidth=1.2, label=instance)
+    for number, (name, streams) in enumerate(sorted(run.sent.items())):
+        age.plot(*ages(run, streams), linewidth=1.2, label=name, linestyle="-" if number < 10 else "--")
     age.set_ylabel("age of the oldest\nunacknowledged record (s)")
     age.set_xlabel("seconds since sending began")
     age.legend(loc="upper left", ncols=3, fontsize=8)
@@ -163,18 +190,13 @@ def draw_timeline(run: Run, file: Path) -> None:
         axes.set_ylim(bottom=0)
         axes.grid(axis="y", alpha=0.3)
     age.set_xlim(0, run.ended - run.began)
-    counts = run.verdict
-    figure.suptitle(
-        f"{counts.sent:,} messages, {sum(b.kills for b in run.blows)} kills (seed {run.seed}): {counts.lost} lost, "
-        f"{counts.repeated} repeated, {counts.disordered} out of order, {counts.altered} altered, "
-        f"{counts.early} acknowledged too early"
-    )
+    figure.suptitle(f"{sum(blow.kills for blow in run.blows)} kills (seed {run.seed}). {run.verdict.title}")
     figure.savefig(file, dpi=110)
     pyplot.close(figure)
 
 
 def _draw_marks(run: Run, axes: Any) -> None:
-    rows = list(reversed(Kind))
+    rows = [kind for kind in reversed(Kind) if any(blow.fault.kind is kind for blow in run.blows)]
     for blow in run.blows:
         if not blow.hit:
             continue

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
+from proving.chaos.doors.producers import Producers
 from proving.chaos.faults import Blow, Hand
-from proving.chaos.judge import judge, read_sink
-from proving.chaos.orders import CONNECTORS, STREAMS, write_files
-from proving.chaos.report import Run, draw_timeline, write_json
-from proving.chaos.schedule import draw
+from proving.chaos.judge import Written, read_sink
+from proving.chaos.orders import Connectors
+from proving.chaos.report import Found, Run, Sent, draw_timeline, write_json
+from proving.chaos.schedule import Kind, draw
 from proving.chaos.stage import LEASE_SECONDS, Stage
 
 LIVENESS_SECONDS = 60.0
@@ -34,13 +36,47 @@ class Plan:
     minutes: float
     """How long messages are sent."""
     messages: int
-    """Messages of all connectors together."""
+    """Messages of all senders together."""
     kills: int
     """Faults that end a process."""
     patience: float = 300.0
     """Seconds allowed for acknowledgements after the last message."""
     cluster: Path | None = None
     """The state directory of a cluster to use; without it, one of its own."""
+    doors: bool = False
+    """Whether the clients of doors send, in place of connectors."""
+
+
+class Senders(Protocol):
+    """The programs that send in a run, and the judge of what they have sent."""
+
+    @property
+    def kinds(self) -> Sequence[Kind]:
+        """The faults that are drawn."""
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The columns of rows that the judge reads."""
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """More options of the receiver."""
+
+    @property
+    def answers(self) -> int:
+        """How many answers were seen until now."""
+
+    def __len__(self) -> int:
+        """The number of programs."""
+
+    def start(self, stage: Stage, began: float) -> None:
+        """Start all programs; sending begins at ``began``, in seconds of the wall clock."""
+
+    def verdict(self, written: Written) -> Found:
+        """Compare the committed rows with what was sent."""
+
+    def sent(self) -> Mapping[str, Sequence[Sent]]:
+        """What each program has sent."""
 
 
 def run(
@@ -51,25 +87,21 @@ def run(
 ) -> Run:
     """Carry out the plan and write ``chaos.json`` and ``chaos.png`` into its directory; ``watch`` may observe."""
     clear(plan.directory)
-    connectors = write_files(plan.directory / "files", plan.messages, plan.seed)
-    files = [file for _, own in connectors.values() for file in own]
-    interval = 60 * plan.minutes / max(1, plan.messages // (CONNECTORS * STREAMS))
-    schedule = draw(
-        plan.seed, plan.kills, 60 * plan.minutes * FIRST_FAULT, 60 * plan.minutes * LAST_FAULT, LEASE_SECONDS
-    )
-    say(f"Starting a cluster, a Redis, a driver and {len(connectors)} connectors in {plan.directory} …")
-    with Stage(plan.directory, cluster=plan.cluster) as stage, ExitStack() as watching:
+    senders = _senders(plan)
+    seconds = 60 * plan.minutes
+    schedule = draw(plan.seed, plan.kills, seconds * FIRST_FAULT, seconds * LAST_FAULT, LEASE_SECONDS, senders.kinds)
+    say(f"Starting a cluster, a Redis, a driver and {len(senders)} programs that send in {plan.directory} …")
+    stage = Stage(plan.directory, cluster=plan.cluster, columns=senders.columns, options=senders.options)
+    with stage, ExitStack() as watching:
         stage.await_ready()
         watching.enter_context(watch(stage))
         began = time.time()
-        for instance, (revision, own) in connectors.items():
-            stage.add_connector(instance, revision, began, interval, own)
+        senders.start(stage, began)
         hand = Hand(stage, began)
 
         def idle() -> None:
-            done = sum(len(acks) for acks in stage.acks.values())
-            ended = sum(known.finished.is_set() for known in stage.connectors.values())
-            progress(f"{time.time() - began:5.0f} s · {done} acknowledgements · {ended} connectors done")
+            ended = sum(known.finished.is_set() for known in stage.senders.values())
+            progress(f"{time.time() - began:5.0f} s · {senders.answers} answers · {ended} programs done")
 
         def tell(blow: Blow) -> None:
             say(f"{blow.time - began:6.1f} s  {blow.fault.kind}: {blow.hit or 'no victim was there'}")
@@ -78,17 +110,15 @@ def run(
         hand.deal(schedule, tell, idle)
         complete = _await_all(stage, plan, began, idle)
         ended = time.time()
-    programs = {**stage.connectors, **({"driver": stage.driver} if stage.driver else {})}
+    programs = {**stage.senders, **({"driver": stage.driver} if stage.driver else {})}
     written = read_sink(plan.directory)
     outcome = Run(
         plan.seed,
         began,
         ended,
-        interval,
-        {instance: own for instance, (_, own) in connectors.items()},
-        dict(stage.acks),
+        senders.sent(),
         hand.blows,
-        judge(files, written, stage.acks),
+        senders.verdict(written),
         written,
         {name: program.starts for name, program in programs.items()},
         {name: program.failures for name, program in programs.items()},
@@ -99,10 +129,16 @@ def run(
     return outcome
 
 
+def _senders(plan: Plan) -> Senders:
+    if plan.doors:
+        return Producers(plan.messages, plan.minutes)
+    return Connectors(plan.directory / "files", plan.messages, plan.minutes, plan.seed)
+
+
 def _await_all(stage: Stage, plan: Plan, began: float, idle: Callable[[], None]) -> bool:
-    """Wait until every connector has received all acknowledgements; False when that takes too long."""
+    """Wait until every sender has all its answers and has ended; False when that takes too long."""
     until = max(time.time(), began + 60 * plan.minutes) + plan.patience
-    while not all(known.finished.is_set() for known in stage.connectors.values()):
+    while not stage.all_ended:
         if time.time() > until:
             return False
         idle()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -40,14 +41,16 @@ class Fault:
     """How long Redis is away or a process is stopped."""
 
 
-def draw(seed: int, kills: int, begin: float, end: float, lease_seconds: float) -> list[Fault]:
-    """A schedule with exactly ``kills`` kills between ``begin`` and ``end`` (seconds): rounds of all kinds, each in
-    another order. Faults that end no process come in addition.
+def draw(
+    seed: int, kills: int, begin: float, end: float, lease_seconds: float, among: Sequence[Kind] = tuple(Kind)
+) -> list[Fault]:
+    """A schedule with exactly ``kills`` kills between ``begin`` and ``end`` (seconds): rounds of all kinds ``among``
+    which it draws, each in another order. Faults that end no process come in addition.
     """
     dice = random.Random(seed)
     kinds: list[Kind] = []
     while sum(kind in KILLS for kind in kinds) < kills:
-        kinds += dice.sample(list(Kind), len(Kind))
+        kinds += dice.sample(among, len(among))
     while sum(kind in KILLS for kind in kinds) > kills or kinds[-1] not in KILLS:
         kinds.pop()
     gaps = [0.02 if dice.random() < AT_ONCE else dice.uniform(0.5, 1.5) for _ in kinds]

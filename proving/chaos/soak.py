@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from proving.chaos.judge import Verdict, judge, read_sink
+from proving.chaos.judge import Verdict, read_sink
 from proving.chaos.memory import Growth, Sampler, draw_memory, growths, is_java
-from proving.chaos.orders import CONNECTORS, STREAMS, write_files
+from proving.chaos.orders import CONNECTORS, STREAMS, Connectors
 from proving.chaos.run import clear
 from proving.chaos.stage import QUICK_JAVA, Stage
 from proving.reporting import reporting
@@ -50,22 +50,20 @@ def soak(
     """
     clear(directory)
     messages = max(CONNECTORS * STREAMS, int(60 * minutes * rate))
-    connectors = write_files(directory / "files", messages, 0)
-    interval = 60 * minutes / (messages // (CONNECTORS * STREAMS))
+    connectors = Connectors(directory / "files", messages, minutes, 0)
     say(f"Starting a cluster, a Redis, a driver and {len(connectors)} connectors in {directory} …")
     with Stage(directory, settings=SETTINGS, cluster=cluster) as stage:
         stage.await_ready()
         with Sampler(stage) as sampler:
             began = time.time()
-            for instance, (revision, own) in connectors.items():
-                stage.add_connector(instance, revision, began, interval, own)
+            connectors.start(stage, began)
             while time.time() < began + 60 * minutes:
                 time.sleep(0.2)
-                progress(f"{time.time() - began:5.0f} s · {sum(map(len, stage.acks.values()))} acknowledgements")
+                progress(f"{time.time() - began:5.0f} s · {connectors.answers} acknowledgements")
         until = time.time() + PATIENCE_SECONDS
-        while time.time() < until and not all(known.finished.is_set() for known in stage.connectors.values()):
+        while time.time() < until and not stage.all_ended:
             time.sleep(0.2)
-    verdict = judge([file for _, own in connectors.values() for file in own], read_sink(directory), stage.acks)
+    verdict = connectors.verdict(read_sink(directory))
     judged = growths(sampler.series, 60 * minutes * WARM_UP, 60 * minutes)
     report = {
         "minutes": minutes,

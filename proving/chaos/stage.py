@@ -1,4 +1,4 @@
-"""The whole installation on one machine: cluster, Redis, driver and connectors, each a process that can be killed."""
+"""The whole installation on one machine: cluster, Redis, driver and senders, each a process that can be killed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pyspark
@@ -28,18 +29,8 @@ LOOK_SECONDS = 1.0
 FIRST_SECONDS = 180.0
 SLOTS = 2
 
-YAML = """
-receiver: {receiver}
-registry: env:{registry}
-cookie: env:{cookie}
-workers: {slots}
-leaseSeconds: {lease}
-maxOffsetsPerTrigger: {most}
-checkpoint: {directory}/checkpoint
-sink: {{format: parquet, path: {directory}/rows}}
-select: [instance, stream, message_id, value]
-trigger: {{processingTime: 1 second}}
-"""
+COOKIE = "a cookie for this run"
+COLUMNS = ("instance", "stream", "message_id", "value")
 
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
@@ -58,29 +49,30 @@ SETTINGS = {
 
 
 class Stage:
-    """Starts all processes on entry and ends them on exit. ``acks`` has, for each file, the acknowledgements that its
-    connector saw: (seconds of the wall clock, reference). ``cluster`` is the state directory of a running cluster,
-    which goes on after the run; without it, the run has its own cluster.
+    """Starts all processes on entry and ends them on exit. ``senders`` has the programs that send, by their names.
+    ``cluster`` is the state directory of a running cluster, which goes on after the run; without it, the run has its
+    own cluster. ``columns`` of each row are written, and ``options`` are more options of the receiver.
     """
 
     def __init__(
         self,
         directory: Path,
         *,
-        most: int = 20_000,
-        settings: dict[str, str] | None = None,
+        settings: Mapping[str, str] | None = None,
         cluster: Path | None = None,
+        columns: Sequence[str] = COLUMNS,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         self.directory = directory
         self.cluster = cluster or directory / "cluster"
         self._own_cluster = cluster is None
         self.redis = EmbeddedRedis()
         self.driver: Supervised | None = None
-        self.connectors: dict[str, Supervised] = {}
-        self.acks: dict[str, list[tuple[float, int]]] = defaultdict(list)
+        self.senders: dict[str, Supervised] = {}
         self.driver_lines: list[str] = []
-        self._most = most
-        self._settings = SETTINGS | (settings or {})
+        self._columns = list(columns)
+        self._options = {"maxOffsetsPerTrigger": 20_000, **(options or {})}
+        self._settings = SETTINGS | dict(settings or {})
         self._workers: dict[int, Victim] = {}
         self._slots: tuple[SlotStatus, ...] = ()
         self._closing = threading.Event()
@@ -108,17 +100,20 @@ class Stage:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment of driver and connectors."""
-        own = {REGISTRY_VARIABLE: self.redis.url, COOKIE_VARIABLE: "a cookie for this run", "PYTHONPATH": str(ROOT)}
+        """The environment of driver and senders."""
+        own = {REGISTRY_VARIABLE: self.redis.url, COOKIE_VARIABLE: COOKIE, "PYTHONPATH": str(ROOT)}
         return {**os.environ, **own, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
 
-    def add_connector(self, instance: str, revision: str, began: float, interval: float, files: list[Path]) -> None:
-        """Start a connector that sends these files."""
-        module = [sys.executable, "-m", "proving.chaos.connector"]
-        command = [*module, instance, revision, repr(began), repr(interval), *map(str, files)]
-        log = self.directory / "logs" / f"{instance}.log"
-        self.connectors[instance] = Supervised(instance, command, self.environment, log, self._acknowledged)
-        self.connectors[instance].start()
+    def add_sender(self, name: str, command: Sequence[str], take: Callable[[str], None], *, again: bool = True) -> None:
+        """Start a program that sends; ``take`` gets the lines that it prints. See :class:`Supervised`."""
+        log = self.directory / "logs" / f"{name}.log"
+        self.senders[name] = Supervised(name, command, self.environment, log, take, again=again)
+        self.senders[name].start()
+
+    @property
+    def all_ended(self) -> bool:
+        """Whether all programs that send have ended."""
+        return all(known.finished.is_set() for known in self.senders.values())
 
     def await_ready(self) -> None:
         """Wait until every slot is served and the query has run its first, empty batch. Raises :class:`TimeoutError`
@@ -164,18 +159,20 @@ class Stage:
 
     def _start_driver(self, url: str) -> None:
         file = self.directory / "receive.yaml"
-        file.write_text(
-            YAML.format(
-                receiver=RECEIVER,
-                registry=REGISTRY_VARIABLE,
-                cookie=COOKIE_VARIABLE,
-                slots=SLOTS,
-                lease=LEASE_SECONDS,
-                most=self._most,
-                directory=self.directory,
-            ),
-            encoding="utf-8",
-        )
+        given = {
+            "receiver": RECEIVER,
+            "registry": f"env:{REGISTRY_VARIABLE}",
+            "cookie": f"env:{COOKIE_VARIABLE}",
+            "workers": SLOTS,
+            "leaseSeconds": LEASE_SECONDS,
+            "checkpoint": f"{self.directory}/checkpoint",
+            "sink": {"format": "parquet", "path": f"{self.directory}/rows"},
+            "select": self._columns,
+            "trigger": {"processingTime": "1 second"},
+            **self._options,
+        }
+        # JSON is YAML, too.
+        file.write_text(json.dumps(given, indent=2), encoding="utf-8")
         command = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", url]
         command += ["--properties-file", str(ROOT / "conf" / "standalone.conf")]
         for name, value in self._settings.items():
@@ -187,10 +184,6 @@ class Stage:
 
     def _driver_said(self, line: str) -> None:
         self.driver_lines.append(f"{time.strftime('%H:%M:%S')} {line.rstrip()}")
-
-    def _acknowledged(self, line: str) -> None:
-        said = json.loads(line)
-        self.acks[said["file"]].append((said["time"], said["acknowledged"]))
 
     def _look(self) -> None:
         """Note the workers' processes regularly, so that they are known while Redis does not answer."""
@@ -209,8 +202,8 @@ class Stage:
                         self._workers[slot.slot] = known
 
     def _stop_all(self) -> None:
-        for connector in self.connectors.values():
-            connector.stop()
+        for sender in self.senders.values():
+            sender.stop()
         assert self.driver is not None
         self.driver.stop()
         (self.directory / "driver.txt").write_text("\n".join(self.driver_lines) + "\n", encoding="utf-8")

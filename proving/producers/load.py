@@ -1,0 +1,56 @@
+"""What the programs of HTTP and OTLP clients send, and when: all messages that are due make one request."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+MOST = 200
+"""The most messages of a request. A choice."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """The arguments of a program."""
+
+    bootstrap: str
+    topic: str
+    client_id: str
+    first: int
+    count: int
+    rate: float
+    """Messages a second; 0: as fast as it goes."""
+    password: str
+
+    def requests(self) -> Iterator[range]:
+        """The numbers of each request's messages: those that are due when the one before has been answered."""
+        begun = time.monotonic()
+        sent = 0
+        while sent < self.count:
+            due = min(self.count, 1 + int((time.monotonic() - begun) * self.rate)) if self.rate else self.count
+            if due <= sent:
+                time.sleep(max(0.0, begun + sent / self.rate - time.monotonic()))
+                continue
+            chosen = range(sent, min(due, sent + MOST))
+            yield range(self.first + chosen.start, self.first + chosen.stop)
+            sent = chosen.stop
+
+    def tell(self, numbers: range, failure: str) -> None:
+        """Print what became of a request; ``failure`` is empty for success."""
+        for number in numbers:
+            print(f"failed {number} {failure}" if failure else f"acked {number}", flush=True)
+
+
+def load_of(parser: argparse.ArgumentParser | None = None) -> Load:
+    """The load of the command line."""
+    parser = parser or argparse.ArgumentParser()
+    for name in ("bootstrap", "topic", "client-id"):
+        parser.add_argument(f"--{name}", required=True)
+    for name in ("first", "count"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--rate", type=float, default=0.0)
+    parser.add_argument("--password", default="")
+    given = vars(parser.parse_args())
+    return Load(**{name: given[name] for name in Load.__dataclass_fields__})
