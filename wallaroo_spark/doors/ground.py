@@ -146,5 +146,5 @@ class Ground:
         self._log(text)
         stream.close_range(end)
         fence = self.fences.get(reserved(planned.key.scope))
-        if fence is not None:
-            stream.close_range(fence(end))
+        if fence is not None and (behind := fence(end)) > end:
+            stream.close_range(behind)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.doors.kafka.batches import batch
 from wallaroo_spark.doors.kafka.apis import Code
-from wallaroo_spark.doors.kafka.positions import number, place
+from wallaroo_spark.doors.kafka.positions import fence, number, place
 from wallaroo_spark.doors.kafka.record_batch import BatchHead, BatchRefused, head_of
 
 LAST = (1 << 31) - 1
@@ -58,6 +58,16 @@ def test_a_greater_epoch_begins_at_0_and_an_older_one_has_ended() -> None:
     assert caught.value.code is Code.INVALID_PRODUCER_EPOCH
     with pytest.raises(BatchRefused):
         place(head(10, 1, epoch=4), found.last)
+
+
+def test_a_fence_that_was_given_up_itself_stays_the_same() -> None:
+    position = place(head(0, 10, epoch=3), None).last
+    behind = fence(position)
+    assert fence(behind) == behind == 4 << 48
+    with pytest.raises(BatchRefused) as caught:
+        place(head(10, 1, epoch=3), behind)
+    assert caught.value.code is Code.UNKNOWN_PRODUCER_ID
+    assert place(head(0, 1, epoch=4), behind).first == behind + 1
 
 
 def test_records_without_sequences_are_numbered_from_where_they_are_told() -> None:

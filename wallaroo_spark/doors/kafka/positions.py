@@ -68,8 +68,11 @@ def place(head: BatchHead, position: int | None) -> Placed:
 
 
 def fence(reference: int) -> int:
-    """The reference behind which a stream goes on whose batches up to ``reference`` were given up: its next epoch."""
-    return ((reference >> _EPOCH_SHIFT) + 1) << _EPOCH_SHIFT
+    """The reference behind which a stream goes on whose batches up to ``reference`` were given up: its next epoch.
+
+    A fence that was given up itself stays the same, for its producer has to go on with the next epoch and no later one.
+    """
+    return ((reference >> _EPOCH_SHIFT) + 1) << _EPOCH_SHIFT if reference & _COUNT else reference
 
 
 def number(count: int, first: int) -> Placed:
