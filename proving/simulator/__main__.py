@@ -22,15 +22,16 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--start", type=int, default=0, help="the first seed (default: 0)")
     parser.add_argument("--seed", type=int, help="run this seed alone; a failure prints its seed")
     parser.add_argument("--verbose", action="store_true", help="print every line of the history, and the product's log")
+    parser.add_argument("--doors", action="store_true", help="let producers send through the workers' doors, too")
     parser.add_argument("--keep-going", action="store_true", help="go on after a failure and count all failures")
     return parser.parse_args()
 
 
-def describe(report: Report) -> str:
+def describe(report: Report, more: str) -> str:
     """A failure as text, with the command that repeats it."""
     return (
         f"\nseed {report.seed}: {report.violation}\n\nthe end of its history:\n{report.history}\n\n"
-        f"replay it with: ./scripts/simulate --seed {report.seed} --verbose\n"
+        f"replay it with: ./scripts/simulate --seed {report.seed}{more} --verbose\n"
     )
 
 
@@ -47,14 +48,14 @@ def main() -> int:
     failed: list[int] = []
     began = shown = time.monotonic()
     for seed in seeds:
-        report = simulate(seed, verbose=wanted.verbose)
+        report = simulate(seed, verbose=wanted.verbose, doors=wanted.doors)
         totals.update(seeds=1, steps=report.steps, messages=report.messages, batches=report.batches)
         totals["seconds"] += round(report.seconds)
         faults.update(report.counts)
         slowest = max(slowest, (report.recovery, seed))
         if report.violation:
             failed.append(seed)
-            print(describe(report))
+            print(describe(report, " --doors" if wanted.doors else ""))
             if not wanted.keep_going:
                 break
         if sys.stderr.isatty() and time.monotonic() - shown > PROGRESS_SECONDS:

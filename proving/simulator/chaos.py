@@ -8,6 +8,7 @@ from collections.abc import Callable
 from proving.simulator.engine.core import Part, Steps
 from proving.simulator.engine.failing import Failing
 from proving.simulator.parts.driver import Driver
+from proving.simulator.parts.producers import Producer
 from proving.simulator.parts.worker import Worker
 from proving.simulator.world import World
 from wallaroo_spark.protocol import V3
@@ -46,6 +47,10 @@ class Chaos:
             (2 if world.profile.goes_back else 0, self.go_back),
             (world.profile.cut_offs if world.profile.retention else 0, self.cut_off_a_worker),
             (1 if world.profile.retention else 0, self.leave_a_task),
+            (3 if world.profile.doors else 0, self.kill_a_producer),
+            (3 if world.profile.doors else 0, self.stop_a_producer),
+            (1 if world.profile.doors else 0, self.lose_a_producer),
+            (world.profile.absences if world.profile.doors else 0, self.lose_planned_rows),
         ]
         self.sim.spawn(self.part, self._run())
 
@@ -139,7 +144,9 @@ class Chaos:
     def _kill(self, driver: Driver) -> None:
         if driver.alive:
             driver.kill()
-            slots = self.sim.random.choice((driver.workers, driver.workers, 1, 2, 3))
+            # A partition belongs to a slot by the number of slots, so with another number producers begin anew.
+            others = () if self.world.profile.doors else (1, 2, 3)
+            slots = self.sim.random.choice((driver.workers, driver.workers, *others))
             self._later(lambda: self.world.start_driver(slots), 6.0)
 
     def kill_the_query(self) -> None:
@@ -161,6 +168,34 @@ class Chaos:
         tasks = [task for task in query.tasks if task.alive] if query is not None and query.alive else []
         if tasks:
             self.sim.random.choice(tasks).leave()
+
+    def kill_a_producer(self) -> None:
+        """The process of a door's producer is killed and started again."""
+        producer = self.sim.random.choice(self.world.judge.doors.producers)
+        producer.kill()
+        self._later(producer.start, 5.0)
+
+    def stop_a_producer(self) -> None:
+        """The process of a door's producer is stopped, for so long that what it has sent may be given up."""
+        producer = self.sim.random.choice(self.world.judge.doors.producers)
+        if producer.process.alive:
+            self.sim.put_to_sleep(producer.process, self.sim.random.uniform(0.5, 20.0))
+
+    def lose_planned_rows(self) -> None:
+        """All workers die as soon as a batch with rows of producers is planned; one of these is away meanwhile."""
+        self.world.judge.doors.when_planned = self._lose_rows
+
+    def _lose_rows(self, producer: Producer) -> None:
+        for worker in self.world.driver.fleet.values():
+            worker.kill()
+        if producer.process.alive:
+            self.sim.put_to_sleep(producer.process, self.sim.random.uniform(1.0, 25.0))
+
+    def lose_a_producer(self) -> None:
+        """A door's producer never comes back."""
+        producer = self.sim.random.choice(self.world.judge.doors.producers)
+        producer.kill()
+        producer.gone = True
 
     def cut_off_a_worker(self) -> None:
         """The driver and the reading tasks cannot reach a worker for a while, and its connectors can."""

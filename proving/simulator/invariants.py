@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from proving.simulator.door_invariants import DoorJudge
 from proving.simulator.engine.core import Violation
 from proving.simulator.parts.checkpoint import Row
 from proving.simulator.parts.connector import Connector, Program
@@ -15,6 +16,7 @@ from proving.simulator.parts.surroundings import Surroundings
 from proving.simulator.parts.worker import Worker
 from proving.simulator.worker_validation import validate_worker
 from wallaroo_spark.protocol import NOTHING_PROCESSED, ConnectorSession, Frame, NotifyAck, Ok
+from wallaroo_spark.protocol.reserved import reserved
 from wallaroo_spark.references import Endings, Reference, StreamKey, flatten, ranges, references_of
 from wallaroo_spark.source.forgetting import dwell_seconds
 from wallaroo_spark.worker.machine.connection_state import Connection
@@ -34,6 +36,7 @@ class Judge:
     def __init__(self, world: Surroundings, programs: Sequence[Program]) -> None:
         self.world = world
         self._programs = programs
+        self.doors = DoorJudge(world)
         self.ever: defaultdict[StreamKey, set[Reference]] = defaultdict(set)
         self.messages = 0
         self._touched: dict[str, Worker] = {}
@@ -190,6 +193,8 @@ class Judge:
         for key in flatten(start).keys() - flatten(ends).keys():
             self._check_forgotten(key)
         for planned in ranges(start, ends):
+            if reserved(planned.key.scope):
+                continue
             begin, end, source = planned.start, planned.end, self.world.sources[planned.key]
             if isinstance(end, str) != source.ephemeral:
                 raise Violation(f"{source.name} is planned up to {end!r}")
@@ -239,6 +244,7 @@ class Judge:
         for planned in read:
             if planned.key in self._since_forgotten:
                 self._since_forgotten[planned.key].add(planned.end)
+        self.doors.planned(read)
 
     def _check_nobody_tells(self, key: StreamKey) -> None:
         """No worker that has a slot may let a connector have the reference of a stream that a plan forgets."""
@@ -307,6 +313,9 @@ class Judge:
             found[row[0]].append(row)
         for planned in ranges(start, end):
             key, begin, to = planned.key, planned.start, planned.end
+            if reserved(key.scope):
+                self.doors.was_read(planned, found.pop(key, []))
+                continue
             source = self.world.sources[key]
             if source.ephemeral:
                 self._in_order(source, found.pop(key, []))
@@ -339,7 +348,10 @@ class Judge:
         gone = flatten(checkpoint.references(batch - 1)).keys() - references.keys()
         self.ever_forgotten |= gone
         self._anew |= gone
+        self.doors.committed(row for row in checkpoint.sink[batch] if reserved(row[0].scope))
         for key, message_id, value in checkpoint.sink[batch]:
+            if reserved(key.scope):
+                continue
             source = self.world.sources[key]
             if source.ephemeral and value is None:
                 continue
@@ -387,6 +399,7 @@ class Judge:
             for source in self.world.sources.values()
             if not source.ephemeral and self.delivered(source) < len(source.ids)
         ]
+        late += self.doors.unfinished()
         for program in self._programs:
             process = program.process
             if process is None or not process.alive or not process.content:

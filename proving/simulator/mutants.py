@@ -10,6 +10,7 @@ from unittest import mock
 
 import numpy as np
 
+from proving.simulator.door_mutants import DOOR_MUTANTS
 from proving.simulator.engine.core import Steps
 from proving.simulator.parts.query import Query, Task
 from proving.simulator.parts.worker import Worker
@@ -349,6 +350,7 @@ MUTANTS: dict[str, Mutant] = {
         settles_and_reads,
         counts_retention_from_planning,
         commits_before_the_sink,
+        *DOOR_MUTANTS,
     )
 }
 

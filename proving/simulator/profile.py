@@ -30,6 +30,10 @@ class Profile:
     """The mean pause between two faults in seconds."""
     retention_seconds: float | None = None
     """The :attr:`retention` in place of the one that follows from ``fault_seconds``."""
+    doors: bool = False
+    """Whether producers send through the workers' doors, too."""
+    absences: int = 3
+    """How likely it is that the next fault loses planned rows whose producer is away, in histories with doors."""
     cut_offs: int = 2
     """How likely it is that the next fault puts a worker out of the driver's reach, where streams are forgotten."""
 

@@ -24,6 +24,8 @@ RUN_AGAIN_SECONDS = 20.0
 The registry is away for 8 s at most, so the driver has told every worker by then that the query went back. A connector
 that is acknowledged before that has no reason to send again.
 """
+FAREWELL_SECONDS = 45.0
+"""Seconds after which nothing of a door's clients is left: their sessions end when nothing was asked for 30 s."""
 MOST_STEPS = 300_000
 ROWS_A_BATCH = 7
 STORY_LINES = 20
@@ -76,6 +78,9 @@ class Run:
             seconds = self._patience()
             if not self._run_until(self.sim.now + seconds, lambda: not self.world.judge.unfinished()):
                 raise Violation(f"not done after {seconds:.0f} s of peace: {'; '.join(self.world.judge.unfinished())}")
+            if self.profile.doors:
+                self._run_until(self.sim.now + FAREWELL_SECONDS, lambda: False)
+                self.world.judge.doors.nothing_is_left()
         except Exception as error:
             what = str(error) if isinstance(error, Violation) else f"{type(error).__name__}: {error}"
             self.sim.log("VIOLATION", what)
@@ -114,7 +119,7 @@ class Run:
             sim.steps,
             sim.now,
             max(0.0, sim.now - self.profile.fault_seconds),
-            self.world.judge.messages,
+            self.world.judge.messages + self.world.judge.doors.messages,
             self.world.checkpoint.last_committed + 1,
             sim.history.counts,
             sim.history.digest,

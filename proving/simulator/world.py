@@ -8,6 +8,7 @@ from proving.simulator.engine.core import Steps
 from proving.simulator.invariants import Judge
 from proving.simulator.parts.connector import Program
 from proving.simulator.parts.driver import Driver
+from proving.simulator.parts.producers import HttpProducer, KafkaProducer
 from proving.simulator.parts.sources import make_source
 from proving.simulator.parts.surroundings import Surroundings
 from wallaroo_spark.protocol import REVISIONS, V3
@@ -24,6 +25,8 @@ class World(Surroundings):
         self.sim.after_step = self.judge.after_step
         self.sim.log("seed", f"{seed}: {self.profile}")
         self._make_programs()
+        if self.profile.doors:
+            self._make_producers()
         self.driver = Driver(self, self.profile.slots)
 
     def _make_programs(self) -> None:
@@ -44,6 +47,16 @@ class World(Surroundings):
                 program.sources.append(source)
             self.programs.append(program)
             self.sim.after(random.uniform(0.0, 3.0), self.fate, program.start)
+
+    def _make_producers(self) -> None:
+        random, judge = self.sim.random, self.judge.doors
+        for number in range(random.randint(2, 6)):
+            name, requests, once = f"producer-{number}", random.randint(2, 12), random.random() < 0.7
+            if random.random() < 0.5:
+                judge.producers.append(HttpProducer(self, judge, name, requests, tokens=once))
+            else:
+                judge.producers.append(KafkaProducer(self, judge, name, requests, idempotent=once))
+            self.sim.after(random.uniform(0.0, 3.0), self.fate, judge.producers[-1].start)
 
     def begin_to_produce(self) -> None:
         """Programs have new messages from now on."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from proving.simulator.door_mutants import DOOR_MUTANTS
 from proving.simulator.mutants import MUTANTS, mutated
 from proving.simulator.run import simulate
 from tests.conftest import ROOT
@@ -28,7 +29,24 @@ FORGETS: dict[str, Any] = {
 }
 """A history in which streams are forgotten while there are faults: about one in three histories forgets some."""
 
+GIVES_UP: dict[str, Any] = {
+    "doors": True,
+    "absences": 30,
+    "replay_timeout": 8.0,
+    "fault_pause": 1.5,
+    "fault_seconds": 30.0,
+    "retention_seconds": 0.0,
+    "max_rows": None,
+}
+"""A history in which doors give up what producers have sent, about five times."""
+
 HARDER: dict[str, dict[str, Any]] = {
+    **{mutant.__name__: {"doors": True} for mutant in DOOR_MUTANTS},
+    "never_gives_up": GIVES_UP,
+    "records_nothing": GIVES_UP,
+    "tells_nothing_that_was_given_up": GIVES_UP,
+    "gives_up_before_it_is_recorded": GIVES_UP,
+    "has_no_fence": GIVES_UP,
     "never_makes_room": {"large": True, "slots": 1},
     "ignores_rewinds": {"goes_back": True},
     "accepts_old_answers": {"goes_back": False, "fault_pause": 0.7, "fault_seconds": 40.0},
@@ -41,6 +59,9 @@ HARDER: dict[str, dict[str, Any]] = {
     "counts_retention_from_planning": FORGETS,
 }
 """What a history must be like for a rule to matter."""
+
+RARE = {"gives_up_before_it_is_recorded", "keeps_connections_without_a_session"}
+"""Rules that many histories must be run for."""
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, BATCH))
@@ -55,14 +76,26 @@ def test_every_promise_is_kept(first: int) -> None:
     assert all(sum(report.counts.values()) for report in reports)
 
 
-def test_a_seed_is_one_history() -> None:
-    first, again, other = simulate(11), simulate(11), simulate(12)
+def test_every_promise_to_producers_behind_doors_is_kept() -> None:
+    reports = [simulate(seed, doors=True) for seed in range(10)]
+    reports += [simulate(seed, **GIVES_UP) for seed in range(5)]
+
+    broken = [f"seed {report.seed}: {report.violation}\n{report.history}" for report in reports if report.violation]
+    assert not broken, "\n\n".join(broken)
+    assert all(sum(report.counts[name] for report in reports) for name in ("given_up", "told_given_up"))
+
+
+@pytest.mark.parametrize("changes", [{}, {"doors": True}], ids=["", "doors"])
+def test_a_seed_is_one_history(changes: dict[str, Any]) -> None:
+    first, again, other = simulate(11, **changes), simulate(11, **changes), simulate(12, **changes)
 
     assert first == again
     assert first.digest != other.digest
 
 
-@pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long if name in RARE else ()) for name in MUTANTS]
+)
 def test_a_broken_rule_is_found(name: str) -> None:
     with mutated(name):
         found = any(simulate(seed, **HARDER.get(name, {})).violation for seed in range(MOST_SEEDS))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from proving.simulator.engine.core import Violation
 from wallaroo_spark.checkpoint.files import CheckpointFiles, NamedPlans, _Entry
 from wallaroo_spark.errors import CheckpointError
 from wallaroo_spark.references import References, StreamKey, endings_of, plain
+from wallaroo_spark.sidecar.given_up import GivenUpRanges
 from wallaroo_spark.sidecar.plan_files import (
     NamedPlan,
     PlanFiles,
@@ -30,24 +31,24 @@ KEPT_BATCHES = 10
 
 
 class SimulatedFolder:
-    """The folder of the plans beside a checkpoint, in memory."""
+    """A folder beside a checkpoint, in memory; with ``once`` each file is written before it is read, and once."""
 
-    identity = "plans"
-
-    def __init__(self) -> None:
+    def __init__(self, identity: str, *, once: bool) -> None:
+        self.identity = identity
+        self._once = once
         self._files: dict[str, bytes] = {}
 
     def write(self, name: str, data: bytes) -> None:
-        """Store a file, which must be new."""
-        if name in self._files:
-            raise Violation(f"the plan {name} is written a second time")
+        """Store a file."""
+        if self._once and name in self._files:
+            raise Violation(f"{self.identity}/{name} is written a second time")
         self._files[name] = data
 
-    def read(self, name: str) -> bytes:
-        """The content of a file, which must be there."""
-        if name not in self._files:
-            raise Violation(f"the plan {name} is missing, and an offset names it")
-        return self._files[name]
+    def read(self, name: str) -> bytes | None:
+        """The content of a file."""
+        if self._once and name not in self._files:
+            raise Violation(f"{self.identity}/{name} is missing, and an offset names it")
+        return self._files.get(name)
 
     def names(self) -> list[str]:
         """The names of the files."""
@@ -62,7 +63,7 @@ class SimulatedPlans(PlanFiles):
     """The plans beside a checkpoint, in memory."""
 
     def __init__(self) -> None:
-        self._folder = SimulatedFolder()  # type: ignore[assignment]  # it has the methods that are called
+        self._folder = SimulatedFolder("plans", once=True)  # type: ignore[assignment]  # it has the methods that are called
 
 
 @dataclass
@@ -71,6 +72,8 @@ class Checkpoint:
 
     plans: SimulatedPlans = field(default_factory=SimulatedPlans)
     """The plans beside the checkpoint."""
+    given_up: SimulatedFolder = field(default_factory=lambda: SimulatedFolder("given-up", once=False))
+    """The ranges of doors' streams that were given up."""
     files: dict[str, str] = field(default_factory=dict)
     """The content of each file of ``offsets/`` and ``commits/``, by name."""
     sink: dict[int, list[Row]] = field(default_factory=dict)
@@ -146,6 +149,10 @@ class SimulatedFiles(CheckpointFiles):
 
     def _plan_store(self, receiver: str) -> PlanFiles:
         return self._checkpoint.plans
+
+    def given_up(self, receiver: str) -> GivenUpRanges:
+        """The ranges that were given up, which a new driver reads from the file."""
+        return GivenUpRanges(lambda: cast(Any, self._checkpoint.given_up))
 
     def _list(self, log: str) -> dict[int, _Entry]:
         names = self._checkpoint.batches(log)

@@ -184,7 +184,8 @@ class Driver(Part):
         epoch = self.announcer.next_epoch(epoch)
         batch = committed.batch if committed else -1
         self.sim.log(self.name, f"begins epoch {epoch % 10_000_000} behind batch {batch}")
-        self.announcer.begin(LastCommit(epoch, batch, committed.references if committed else {}))
+        last_commit = LastCommit(epoch, batch, committed.references if committed else {})
+        self.announcer.begin(last_commit, files.given_up(RECEIVER))
         lagging = SimulatedFiles(self.world.checkpoint, lambda: int(self.sim.chance(0.1)))
         self._watcher = Watcher(lagging, RECEIVER, partial(self._progressed, epoch))
 

@@ -42,6 +42,8 @@ LOOK_SECONDS = 0.1
 PLAN_SECONDS = 0.05
 """From a plan to its offset, and from the plan to its snapshot."""
 TASK_ATTEMPTS = 4
+_IDS = 1 << 64
+"""An id of 64 bits without a sign; Spark's column has one."""
 
 
 class FleetView:
@@ -426,7 +428,7 @@ class _Stream:
 def _rows(batch: Any) -> list[Row]:
     columns = [batch[name].to_pylist() for name in ("instance", "stream_id", "message_id", "value", "stream")]
     return [
-        (StreamKey(instance if stream.startswith("draft") else "", stream_id), message_id, value)
+        (StreamKey("" if stream.startswith("v3") else instance, stream_id % _IDS), message_id, value)
         for instance, stream_id, message_id, value, stream in zip(*columns, strict=True)
     ]
 

@@ -17,6 +17,9 @@ from proving.simulator.profile import Profile, draw_profile
 from wallaroo_spark.options import Options
 from wallaroo_spark.references import StreamKey
 
+DOORS: dict[str, Any] = {"message_ids": "increasing", "goes_back": False}
+"""The properties of histories with doors: their ids increase, and what was answered cannot be had again."""
+HTTP_PORT, KAFKA_PORT, PARTITIONS = 8000, 9000, 8
 FORGETTING_SECONDS = 15.0
 """Further seconds of faults in histories in which streams are forgotten."""
 
@@ -74,6 +77,8 @@ class Surroundings:
         if profile.retention:
             # Streams are forgotten some time after their end. (Neither property that is not drawn changes with this.)
             profile = replace(profile, fault_seconds=profile.fault_seconds + FORGETTING_SECONDS)
+        if changes.get("doors"):
+            changes = DOORS | changes
         self.profile: Profile = replace(profile, **changes)
         self.cookie = "a secret"
         self._number = 0
@@ -99,4 +104,10 @@ class Surroundings:
             message_ids=profile.message_ids,
             lease_seconds=profile.lease_seconds,
             stream_retention=profile.retention,
+            replay_timeout=profile.replay_timeout,
+            door_replay_timeout=profile.replay_timeout / 4,
+            http_port=HTTP_PORT if profile.doors else None,
+            kafka_port=KAFKA_PORT if profile.doors else None,
+            kafka_nodes=2,
+            kafka_partitions=PARTITIONS,
         )

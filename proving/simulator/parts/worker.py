@@ -1,6 +1,7 @@
 """A worker's process: a simulated shell around the product's own state machine.
 
-It follows ``wallaroo_spark/worker/service.py``, ``slot_tenancy.py`` and ``reads.py`` rule by rule.
+It follows ``wallaroo_spark/worker/service.py``, ``slot_tenancy.py`` and ``reads.py`` rule by rule. Its doors are in
+``proving/simulator/parts/doors.py``.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from typing import Any
 
 from proving.simulator.engine.core import Promise, Simulation, Steps, Violation
 from proving.simulator.engine.failing import Failing
-from proving.simulator.engine.flight import InnerPort
 from proving.simulator.engine.network import End
+from proving.simulator.parts.doors import DoorEnd, Doors, DoorShell
 from proving.simulator.parts.surroundings import Surroundings
 from wallaroo_spark.columnar.decode import ROW_OVERHEAD
+from wallaroo_spark.doors.client import DoorClient
 from wallaroo_spark.errors import LeaseLostError, RegistryError, TransportError
 from wallaroo_spark.inner.calls import PlanQuestion
 from wallaroo_spark.inner.rows import Unpacker
@@ -45,7 +47,7 @@ NAMED_INSTANCES = 1
 class Peer:
     """A connection of the shell."""
 
-    end: End
+    end: End | DoorEnd
     """The worker's end of the connection."""
     paused: bool = False
     """Whether the worker does not read from it now."""
@@ -61,7 +63,7 @@ class Waiting:
     answer: Promise
 
 
-class Worker(InnerPort):
+class Worker(DoorShell):
     """One process that serves a slot or waits for its lease. ``end`` is the reason for its end, empty before that."""
 
     def __init__(self, world: Surroundings, slot: int, submission: int, token: str, workers: int) -> None:
@@ -82,6 +84,7 @@ class Worker(InnerPort):
         self.largest_read = 0
         self.failing: Failing | None = None
         self.failed = False
+        self.doors: Doors | None = None
         self._peers: dict[int, Peer] = {}
         self._lot: dict[int, bytes] = {}
         self._sessions: dict[int, int] = {}
@@ -90,7 +93,7 @@ class Worker(InnerPort):
         self._doubtful: set[int] = set()
         self._releasing: Promise | None = None
         self._claiming: deque[tuple[Callable[[], Steps], Promise]] = deque()
-        self._waited = WaitedRanges(lambda ranges: self.handle(e.Wanted(ranges)))
+        self._waited = WaitedRanges(self._want)
         self._reads: list[Waiting] = []
         self._asking: list[tuple[int, Promise]] = []
         self._asked: list[tuple[int, bool, Promise]] = []
@@ -129,6 +132,8 @@ class Worker(InnerPort):
         self.sim.log(self.name, f"has the lease, generation {lease.generation % 10_000_000}")
         self.state = WorkerState(self.options, Origin(self.slot, lease.generation), self.world.cookie)
         self.serving = True
+        if self.world.profile.doors:
+            self.doors = Doors(self, self.state)
         self.sim.spawn(self, self._renew())
         self.world.network.listeners[self.address] = (self, self._accept)
         self.world.inner.ports[self.flight] = self
@@ -166,14 +171,16 @@ class Worker(InnerPort):
         if self.serving:
             self.world.network.listeners.pop(self.address, None)
             self.handle(e.Stopping(reason))
+            if self.doors is not None:
+                self.doors.close()
             self.sim.spawn(self, self._farewell(reason))
 
     def _farewell(self, reason: str) -> Steps:
         until = self.sim.now + STOP_SECONDS
         while self._peers and self.sim.now < until:
             yield 0.2
-        for session in list(self._peers):
-            self._peers[session].end.abort()
+        for peer in list(self._peers.values()):
+            peer.end.abort()
         self.serving = False
         self.world.inner.ports.pop(self.flight, None)
         yield from self._release(reason)
@@ -206,6 +213,13 @@ class Worker(InnerPort):
         while True:
             yield TICK_SECONDS
             self.handle(e.Tick(self.sim.now))
+            if self.doors is not None and not self.failed:
+                self.doors.tick()
+
+    def _want(self, ranges: tuple[PlannedRange, ...]) -> None:
+        if self.doors is not None:
+            self.doors.ground.wanted(ranges)
+        self.handle(e.Wanted(ranges))
 
     def _renew(self) -> Steps:
         state = self.state
@@ -298,6 +312,25 @@ class Worker(InnerPort):
         end.taker = self
         self.handle(e.Connected(session, f"a peer:{end.number}", self.sim.now))
 
+    def enter(self, client: DoorClient) -> int:
+        """Register the session of a door's client as a peer; returns its number."""
+        session = self._next_session
+        self._next_session += 1
+        self._peers[session] = Peer(DoorEnd(client))
+        return session
+
+    def depart(self, session: int) -> None:
+        """The session of a door's client has ended."""
+        self._take_in()
+        if self._peers.pop(session, None) is not None:
+            self.handle(e.Disconnected(session, ""))
+
+    def gather(self, session: int, data: bytes) -> None:
+        """A door's client has sent bytes. They are handled at once only when many have come."""
+        self._gather(session, data)
+        if self.sim.chance(0.02):
+            self._take_in()
+
     def take(self, end: End, data: bytes) -> None:
         """Bytes have arrived; they wait while the session is not read."""
         session = self._sessions[end.number]
@@ -338,11 +371,16 @@ class Worker(InnerPort):
         client = state.connections.streaming.get(session)
         if client is not None and client.turn is None and buffer.used >= buffer.budget:
             raise Violation(f"{self.name} reads session {session} with its budget used up: {buffer.used}")
-        self._lot[session] = data
         if self.sim.random.random() < 0.5:
+            self._lot[session] = data
             self._take_in()
-        elif len(self._lot) == 1:
+        else:
+            self._gather(session, data)
+
+    def _gather(self, session: int, data: bytes) -> None:
+        if not self._lot:
             self.sim.after(self.sim.random.random() * LOT_SECONDS, self, self._take_in)
+        self._lot[session] = self._lot.get(session, b"") + data
 
     def _take_in(self) -> None:
         """Handle at once the bytes that sessions have sent meanwhile."""
@@ -374,12 +412,14 @@ class Worker(InnerPort):
         except MemoryError as error:
             self._fail(error)
             return
-        self._woken = False
+        # A door may answer an instruction with another event.
+        outer, self._woken = self._woken, False
         for instruction in instructions:
             carry_out(instruction, self)
         self.world.judge.touched(self)
         if self._woken:
             self._wake()
+        self._woken = outer
 
     def _instructions(self, state: WorkerState, event: e.Event) -> list[e.Instruction]:
         """The state's instructions; one of the calls that it makes meanwhile may fail."""
@@ -402,8 +442,10 @@ class Worker(InnerPort):
         self.failed, self.stopping, self.serving = True, True, False
         self.world.network.listeners.pop(self.address, None)
         self.world.inner.ports.pop(self.flight, None)
-        for peer in self._peers.values():
+        for peer in list(self._peers.values()):
             peer.end.abort()
+        if self.doors is not None:
+            self.doors.close()
         self._peers.clear()
         self._lot.clear()
         reads, self._reads = self._reads, []
@@ -423,11 +465,13 @@ class Worker(InnerPort):
         peer = self._peers.get(close.connection)
         if peer is None or peer.end.closed:
             return
+        end = peer.end
         if close.at_once:
-            peer.end.abort()
+            end.abort()
         else:
-            peer.end.close()
-        self.sim.after(self.sim.latency(), self, lambda: self.gone(peer.end, ""))
+            end.close()
+        if isinstance(end, End):
+            self.sim.after(self.sim.latency(), self, lambda: self.gone(end, ""))
 
     def set_reading(self, session: int, reading: bool) -> None:
         """Start or stop reading from a peer."""
@@ -496,6 +540,9 @@ class Worker(InnerPort):
         except RegistryError as error:
             self.handle(e.RegistryFailed(ask.connection, str(error)))
         else:
+            peer = self._peers.get(ask.connection)
+            if peer is not None and isinstance(peer.end, DoorEnd):
+                peer.end.client.slot, peer.end.client.address = answer.slot, answer.connect
             self.handle(e.Assigned(ask.connection, ask.instance, answer.slot, answer.connect))
 
     def _release_instances(self, instances: tuple[str, ...]) -> Steps:
