@@ -16,6 +16,7 @@ from wallaroo_spark.inner.client import WorkerClient
 from wallaroo_spark.options import Options
 from wallaroo_spark.references import Reference, StreamKey, nest
 from wallaroo_spark.registry import EmbeddedRedis, Registry
+from wallaroo_spark.runtime.python_tasks import rare_collections
 from wallaroo_spark.testing.driver_by_hand import DriverByHand
 from wallaroo_spark.worker.machine.state import WorkerState
 from wallaroo_spark.worker.run import WorkerThread
@@ -67,7 +68,7 @@ def main() -> None:
     with EmbeddedRedis() as redis:
         registry = Registry(redis.url, "bench")
         thread = WorkerThread(WorkerSetup(options, 0, 1, "a token"), Registry(redis.url, "bench"))
-        with thread:
+        with rare_collections(), thread:
             service = thread._service
             assert isinstance(service, WorkerService)
             until = time.monotonic() + READY_SECONDS

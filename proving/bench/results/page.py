@@ -1,8 +1,8 @@
 """Refreshes ``docs/performance.md`` and its pictures from a run.
 
-The page has blocks ``<!-- bench: NAME -->`` … ``<!-- end -->``; NAME is a section, ``goals`` or ``machine``. Their text
-is written anew; everything else on the page stays. The figures are kept beside the pictures, so the page can be
-written again after a change of a table or a picture.
+The page has blocks ``<!-- bench: NAME -->`` … ``<!-- end -->``; NAME is a section, ``goals``,
+``cores`` or ``machine``. Their text is written anew; everything else on the page stays. The figures are kept beside the
+pictures, so the page can be written again after a change of a table or a picture.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from proving.bench.results.goals import GOALS, goals_of, goals_table
 from proving.bench.results.pictures import draw_all
-from proving.bench.results.report import section
+from proving.bench.results.report import cores_busy, section
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGE = DOCS / "performance.md"
@@ -45,6 +45,8 @@ def _block(name: str, found: dict[str, Any]) -> str:
         return _machine(found)
     if name == "goals":
         return goals_table(goals_of(results))
+    if name == "cores":
+        return cores_busy(results)
     return section(results, name) or f"This run has no figures of the section `{name}`."
 
 

@@ -137,6 +137,26 @@ def _latency(found: Any) -> Iterator[str]:
     yield table(("micro-batch", *PARTS.values()), body)
 
 
+def cores_busy(results: Results) -> str:
+    """The cores that each process keeps busy in runs that have goals: what a run of all cores is made of."""
+    runs: list[tuple[str, float, dict[str, float]]] = []
+    for one in results.get("e2e", {}).get("cases", ()):
+        for name in ("run", "ceiling") if one["sink"] == "noop" else ():
+            rate = one[name]["messages_per_second"]["median"]
+            runs.append((f"{one['size']} into noop, {name}", rate, one[name]["cpu_seconds_per_million"]))
+    for one in results.get("latency", {}).get("loads", ()):
+        runs.append((f"100 B at {one['load']:.0%} of the load", one["rate"], one["cpu_seconds_per_million"]))
+    for kind in ("connectors", "streams"):
+        for one in results.get("fanin", {}).get(kind, ())[-1:]:
+            name = f"100 B, {one['connectors']:,} connectors, {one['streams']:,} streams"
+            runs += [(name, one["rate"], one["cpu_seconds_per_million"])] if "error" not in one else []
+    body = []
+    for name, rate, by_role in runs:
+        cores = {role: rate * seconds / 1e6 for role, seconds in by_role.items()}
+        body.append((name, amount(rate), *(amount(cores.get(role)) for role in ROLES), amount(sum(cores.values()))))
+    return table(("", "msg/s", *ROLES, "all"), body)
+
+
 def _fan_in(found: Any) -> Iterator[str]:
     yield f"Connectors and streams at {amount(found['rate'])} msg/s; CPU seconds a million messages, times in ms:"
     body = []

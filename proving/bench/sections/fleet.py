@@ -25,6 +25,7 @@ from wallaroo_spark.options import Options
 from wallaroo_spark.protocol import REVISIONS, ConnectorSession, Message, Notify
 from wallaroo_spark.references import StreamKey, VersionedReferences
 from wallaroo_spark.registry import QUERY_STARTS, Lease
+from wallaroo_spark.runtime.python_tasks import rare_collections, without_collections
 from wallaroo_spark.source.fleet_view import FleetView, SlotView
 from wallaroo_spark.source.planner import Limits
 from wallaroo_spark.worker.buffer.ephemeral import Origin
@@ -127,12 +128,12 @@ def serve(slots: int, pipe: Any) -> None:
         worker.begin()
     # A worker has a heap of its own; here each collection of garbage would visit those of all.
     gc.collect()
-    gc.freeze()
-    pipe.send([worker.lease for worker in workers])
-    while pipe.recv():
-        for worker in workers:
-            worker.receive()
-        pipe.send(True)
+    with rare_collections():
+        pipe.send([worker.lease for worker in workers])
+        while pipe.recv():
+            for worker in workers:
+                worker.receive()
+            pipe.send(True)
     for worker in workers:
         worker.port.shutdown()
 
@@ -231,7 +232,8 @@ def case(slots: int, known: int, batches: int, say: Callable[[str], None]) -> di
             _until(lambda: all(one.news.answer.get("buffered_bytes") for one in view.slots().values()))
             before = sum(one.bytes for one in counted)
             began, cpu = time.perf_counter(), time.process_time()
-            plan = view.plan(start, Limits())
+            with without_collections():
+                plan = view.plan(start, Limits())
             row = [1000 * (time.perf_counter() - began), 1000 * (time.process_time() - cpu)]
             if plan.rows != slots * ACTIVE:
                 raise RuntimeError(f"planned {plan.rows} rows, and {slots * ACTIVE} have come")
