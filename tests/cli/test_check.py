@@ -15,8 +15,11 @@ import yaml
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
+from proving.ports import free_port, lasting_port
 from tests.security.acl import users
 from wallaroo_spark.cli.main import cli
+from wallaroo_spark.observe.collect import RegistryCollector
+from wallaroo_spark.observe.receiver import DoorStatus, ReceiverStatus
 from wallaroo_spark.registry import EmbeddedRedis, Registry
 from wallaroo_spark.runtime.spark_checks import slow_processes
 
@@ -107,6 +110,39 @@ def test_a_receiver_that_runs_is_noted_and_its_ports_are_no_problem(desk: Desk, 
     assert (subject, f"cannot listen on 127.0.0.1:{port}" in text) == ("ports", True)
     assert problems(running) == []
     assert [one["subject"] for one in running if one["state"] == "note"] == ["receiver", "ports"]
+
+
+def test_the_ports_of_a_running_receivers_doors_are_tried_at_the_host_that_clients_are_told(
+    desk: Desk, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as http, socket.create_server(("127.0.0.1", 0)) as kafka:
+        ports = [one.getsockname()[1] for one in (http, kafka)]
+        closed = free_port()
+        doors = (
+            DoorStatus(0, "http", f"http://127.0.0.1:{ports[0]}", (ports[0],)),
+            DoorStatus(0, "kafka", f"127.0.0.1:{ports[1]}", (ports[1], closed)),
+        )
+        monkeypatch.setattr(RegistryCollector, "status", lambda *_: ReceiverStatus("orders", 0.0, doors=doors))
+        with Registry(redis_url, "orders") as registry:
+            registry.lock("receiver", "the driver of this test", 60)
+            found = desk.findings("--without-spark")
+            registry.unlock("receiver", "the driver of this test")
+
+    of_doors = [(one["state"], one["text"]) for one in found if one["subject"] == "doors"]
+    assert of_doors[0] == ("ok", "http of slot 0 is reached from here at 127.0.0.1, 1 port")
+    assert of_doors[1][0] == "problem"
+    assert f"kafka of slot 0 is not reached from here at 127.0.0.1:{closed}" in of_doors[1][1]
+    assert len(of_doors) == 2
+
+
+def test_the_ports_and_the_secret_of_doors_are_checked(desk: Desk) -> None:
+    port = lasting_port(range(2))
+    with socket.create_server(("127.0.0.1", port + 1)):
+        [(subject, text)] = problems(desk.findings("--without-spark", **{"kafka.port": port, "kafka.nodes": 2}))
+    assert (subject, f"option kafka.port: cannot listen on 127.0.0.1:{port + 1}" in text) == ("ports", True)
+
+    [(subject, text)] = problems(desk.findings("--without-spark", **{"http.port": port, "host": "0.0.0.0"}))
+    assert (subject, "option http.port: the HTTP door would listen at 0.0.0.0" in text) == ("doors", True)
 
 
 @pytest.mark.parametrize(("days", "state"), [(-1, "problem"), (10, "note"), (300, "ok")])
