@@ -6,15 +6,16 @@ A door's module is imported only when its port is given. Source: ``docs/architec
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from wallaroo_spark.doors.client import DoorClient
 from wallaroo_spark.doors.ground import Ground
-from wallaroo_spark.errors import one_line
+from wallaroo_spark.errors import ConfigurationError, one_line
 from wallaroo_spark.options import Options
 from wallaroo_spark.references import PlannedRange, StreamKey
 from wallaroo_spark.worker.machine import events as e
@@ -70,6 +71,15 @@ class Door(Protocol):
         """Answer what waits, and end within some seconds."""
 
 
+@contextlib.contextmanager
+def _named(option: str) -> Iterator[None]:
+    """The error of a door that cannot listen names the option of its port."""
+    try:
+        yield
+    except ConfigurationError as error:
+        raise ConfigurationError(f"option {option}: {error.message}", code=error.code, **error.fields) from error
+
+
 class WorkerDoors:
     """The ground and the open doors of a worker; it is the ground's :class:`~wallaroo_spark.doors.client.Host`.
 
@@ -99,7 +109,8 @@ class WorkerDoors:
         if self._options.http_port is not None:
             from wallaroo_spark.doors.http.door import open_door
 
-            door = await open_door(self.ground, self._options, stopped)
+            with _named("http.port"):
+                door = await open_door(self.ground, self._options, stopped)
             if door is not None:
                 self._open["http"] = door
                 log.info("slot %d: the HTTP door is at %s", self._slot, door.url)
@@ -107,7 +118,8 @@ class WorkerDoors:
         if self._options.kafka_port is not None:
             from wallaroo_spark.doors.kafka.door import open_door as open_kafka
 
-            kafka = await open_kafka(self.ground, self._options, stopped, self._hosts)
+            with _named("kafka.port"):
+                kafka = await open_kafka(self.ground, self._options, stopped, self._hosts)
             if kafka is not None:
                 self._open["kafka"] = kafka
                 self._ticks.append(kafka.tick)

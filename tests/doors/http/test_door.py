@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+import socket
 import subprocess
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -16,6 +17,8 @@ import pytest
 from tests.doors.http.client import ID, Client, everything
 from tests.waiting import SECONDS, eventually
 from tests.worker.running import COOKIE, Fleet
+from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.transport import tcp
 
 Make = Callable[..., Client]
 OWN = "http/worker-0"
@@ -515,3 +518,14 @@ def test_refused_requests_and_those_that_wait_are_shown(client: Client) -> None:
     client.commit("http/shop-1", messages=2)
     assert waiting.result(SECONDS).status == 200
     assert client.worker.client.inspect(10)["door_list"][0]["waiting"] == 0
+
+
+def test_a_port_that_another_program_holds_ends_the_worker_with_the_name_of_its_option(
+    make_fleet: Callable[..., Fleet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tcp, "FREE_SECONDS", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        thread = make_fleet(http_port=holder.getsockname()[1]).thread()
+
+        with pytest.raises(ConfigurationError, match=r"option http\.port: cannot listen on .* \[cannot-listen\]"):
+            thread.alive(SECONDS)
