@@ -76,8 +76,8 @@ class Options:
     clients are then known by their tokens, and the cookie is for connectors alone. A worker reads it again when it has
     changed; docs/doors.md says more."""
     door_received: tuple[str, ...] = setting((), Kind.NAMES)
-    """Streams and topics, as patterns such as logs.*, whose requests doors answer when they are in the worker's memory.
-    What was answered is lost when the worker dies."""
+    """Streams of the HTTP door and topics of the Kafka door, as patterns such as logs.*, whose requests are answered
+    when they are in the worker's memory. What was answered is lost when the worker dies."""
     kafka_port: int | None = setting(None, Kind.COUNT, minimum=1, maximum=65_535)
     """Port of the Kafka door: the nodes of slot p listen on the kafka.nodes ports from kafka.port + p * kafka.nodes on.
     Without it there is no Kafka door. Needs a cookie, which is the clients' password, or door.tokens, unless the
