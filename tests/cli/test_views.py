@@ -13,8 +13,25 @@ from wallaroo_spark.cli.receive.view import LiveView, QuerySnapshot
 from wallaroo_spark.cli.send.inputs import SendInput
 from wallaroo_spark.cli.send.view import BarView, make_view
 from wallaroo_spark.connector import FeedProgress, FeedResult, Stdin
-from wallaroo_spark.observe.faces.terminal import BRIEF, slots_view
-from wallaroo_spark.observe.receiver import QueryStatus, ReceiverStatus, SlotStatus
+from wallaroo_spark.observe.causes import with_causes
+from wallaroo_spark.observe.faces.terminal import (
+    BRIEF,
+    doors_view,
+    header,
+    instances_view,
+    notes,
+    slots_view,
+    streams_view,
+)
+from wallaroo_spark.observe.receiver import (
+    DoorStatus,
+    InstanceStatus,
+    QueryStatus,
+    ReceiverStatus,
+    Refusal,
+    SlotStatus,
+    StreamStatus,
+)
 
 BUSY = SlotStatus(
     0,
@@ -106,3 +123,28 @@ def test_without_a_terminal_there_are_lines(capsys: pytest.CaptureFixture[str]) 
     shown = capsys.readouterr()
     assert shown.err == "stdin: 0 messages (0 B) sent, at most once; not all of them\n"
     assert '"complete": false' in shown.out
+
+
+def test_the_names_and_reasons_of_strangers_write_no_control_characters(console: Console) -> None:
+    evil = "kafka/\x1b[2J\x07"
+    refused = Refusal(999.0, "kafka-malformed", "h:1", evil, evil)
+    status = with_causes(
+        ReceiverStatus(
+            "orders",
+            1000.0,
+            True,
+            query=QueryStatus("running"),
+            slots=(SlotStatus(0, "serving", ready=True, sessions=1, refusals=(refused,)),),
+            instances=(InstanceStatus(0, evil, "streaming", program=evil, peer=evil),),
+            streams=(StreamStatus(0, evil, evil, 1, name=evil),),
+            doors=(DoorStatus(0, "kafka", "h:9092", (9092,), waiting=1, oldest=60.0, waiting_by={evil: 1}),),
+        )
+    )
+    views = [doors_view(status), instances_view(status), streams_view(status.streams), slots_view(status)]
+    for shown in (*header(status), *views, *notes(status)):
+        console.print(shown)
+
+    written = text(console)
+    assert "\x1b[2J" not in written
+    assert "\\x1b[2J" in written
+    assert "\x07" not in written

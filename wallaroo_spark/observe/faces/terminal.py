@@ -14,6 +14,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from wallaroo_spark.errors import printable
 from wallaroo_spark.observe.application import (
     ApplicationStatus,
     GatewayStatus,
@@ -67,7 +68,8 @@ def table(columns: Columns, rows: Iterable[Any]) -> Table:
             min_width=10 if folds else None,
         )
     for row in rows:
-        made.add_row(*(cell(row) for cell in columns.values()))
+        cells = (cell(row) for cell in columns.values())
+        made.add_row(*(printable(one) if isinstance(one, str) else one for one in cells))
     return made
 
 
@@ -95,7 +97,7 @@ def cause_lines(causes: Iterable[Cause]) -> list[Text]:
     lines = []
     for cause in causes:
         style = "green" if cause.code in _GOOD else ("" if cause.healthy else "bold red")
-        lines.append(Text(f"{cause.sentence} [{cause.code}]", style=style))
+        lines.append(Text(printable(f"{cause.sentence} [{cause.code}]"), style=style))
         if cause.cure:
             lines.append(Text(f"  way out: {cause.cure}", style="dim"))
     return lines
@@ -136,7 +138,7 @@ def _state(state: str) -> Text:
 def _short(one: Any) -> Text:
     """The cause of a row without its subject, which stands in the same row."""
     text = one.cause.sentence.partition(": ")[2] or one.cause.sentence
-    return Text(text, style="" if one.cause.healthy else "red")
+    return Text(printable(text), style="" if one.cause.healthy else "red")
 
 
 def _age(seconds: float | None) -> str:
@@ -279,7 +281,8 @@ def notes(status: ReceiverStatus) -> list[Text]:
             # Of messages that were left out, no peer is told.
             what = "was refused" if refusal.peer else "has messages that were left out"
             times = f", {count(refusal.times)} in a row" if refusal.times > 1 else ""
-            found.append(Text(f"slot {slot.slot}: {who} {what} {ago} ago ({refusal.kind}{times}): {refusal.reason}"))
+            text = f"slot {slot.slot}: {who} {what} {ago} ago ({refusal.kind}{times}): {refusal.reason}"
+            found.append(Text(printable(text)))
     return found
 
 
