@@ -40,8 +40,9 @@ SECTIONS = (
     "fleet",
     "durable",
     "kafka",
+    "doors",
 )
-UNLESS_ASKED = ("kafka",)
+UNLESS_ASKED = ("kafka", "doors")
 """Sections that run only when they are named, because they download much from package registries."""
 REPETITIONS = 5
 SHARE_OF_CAPACITY = 0.25
@@ -53,7 +54,9 @@ def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="bench", description="Measure the speed of each part and write one report.")
     chosen = ",".join(name for name in SECTIONS if name not in UNLESS_ASKED)
-    parser.add_argument("--only", default=chosen, metavar="A,B", help="sections, also kafka (default: %(default)s)")
+    parser.add_argument(
+        "--only", default=chosen, metavar="A,B", help="sections, also kafka, doors (default: %(default)s)"
+    )
     parser.add_argument("--quick", action="store_true", help="a shorter run with less exact figures")
     parser.add_argument("--json", type=Path, metavar="FILE", help="file for the figures (default: OUTPUT/bench.json)")
     parser.add_argument(
@@ -144,6 +147,11 @@ def sections(context: Context, given: argparse.Namespace) -> dict[str, Callable[
 
         return measure(context)
 
+    def doors() -> Any:
+        from proving.bench.doors.cases import measure
+
+        return measure(context)
+
     return {
         "decode": lambda: decode.measure(given.messages or lengths.messages, REPETITIONS, context.progress),
         "active": lambda: active.measure(context.progress, given.messages or 100_000),
@@ -159,6 +167,7 @@ def sections(context: Context, given: argparse.Namespace) -> dict[str, Callable[
         "fleet": fleet,
         "durable": durable,
         "kafka": kafka,
+        "doors": doors,
     }
 
 

@@ -10,6 +10,7 @@ import json
 import select
 import sys
 import time
+from typing import Any
 
 from confluent_kafka import Producer
 
@@ -19,9 +20,17 @@ MOST_QUEUED = 200_000
 """Messages that wait in the producer: with fewer it waits for the broker, and its process for itself."""
 
 
-def produce(bootstrap: str, topic: str, size: int, rate: float, seconds: float) -> int:
-    """Send messages of ``size`` bytes for so long, ``rate`` a second, 0 for as fast as it goes; how many."""
-    settings = {"linger.ms": 5, "batch.size": 1 << 20, "queue.buffering.max.messages": MOST_QUEUED, "acks": "1"}
+SETTINGS = {"linger.ms": 5, "batch.size": 1 << 20, "queue.buffering.max.messages": MOST_QUEUED, "acks": "1"}
+
+
+def produce(
+    bootstrap: str, topic: str, size: int, rate: float, seconds: float, settings: dict[str, Any] | None = None
+) -> int:
+    """Send messages of ``size`` bytes for so long, ``rate`` a second, 0 for as fast as it goes; how many.
+
+    ``settings`` are the client's, beside its defaults.
+    """
+    settings = SETTINGS if settings is None else settings
     producer = Producer({"bootstrap.servers": bootstrap, **settings})
     payload, sent = b"x" * size, 0
     began = time.monotonic()

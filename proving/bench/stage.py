@@ -240,7 +240,7 @@ class Installation:
         self._loads += 1
         load = Load(
             address=self.receiver.addresses[0],
-            cookie=COOKIE,
+            cookie=self._options["cookie"],
             program=self.name,
             prefix=f"load-{self._loads}",
             seconds=seconds,

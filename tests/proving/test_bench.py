@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from proving.bench import __main__ as bench
+from proving.bench.doors import cases as doors
 from proving.bench.load_generator import Generator, Load, Template, thinned
 from proving.bench.results import page
 from proving.bench.results.goals import goals_of
@@ -19,6 +20,7 @@ from proving.bench.results.pictures import PICTURES, draw_all
 from proving.bench.results.report import TABLES, text
 from proving.bench.sections import active, decode, fleet, plans
 from proving.bench.simulated_loads import SimulatedLoad, always, compared
+from wallaroo_spark.doors.kafka.rows import expand
 from wallaroo_spark.protocol import (
     REVISIONS,
     FrameBuffer,
@@ -97,6 +99,39 @@ def test_planning_is_measured_with_the_readers_own_plans() -> None:
     assert [(one["known"], one["active"]) for one in found["cases"]] == [(200, 10), (200, 100)]
     assert all(one["plan_ms"] > 0 and one["offset_bytes"] > 0 for one in found["cases"])
     assert "|           200 |" in text({"plans": found})
+
+
+def test_the_record_batches_that_are_decoded_have_their_records() -> None:
+    rows, records = doors.record_batches(16_384, 300)
+
+    found = list(expand(rows, headers=False, corrupt=False))
+    assert (rows.num_rows, sum(one.num_rows for one in found)) == (3, records)
+    assert len(found[0]["value"][0].as_py()) == doors.SIZE
+
+
+def test_clients_of_doors_are_told_one_by_one_also_without_kafka() -> None:
+    seconds = {"worker": 1.5, "JVM": 0.5}
+    run = {
+        "rows_per_second": 2e5,
+        "megabytes_per_second": 20.0,
+        "batch_seconds": 0.3,
+        "cpu_seconds_per_million": seconds,
+    }
+    results = {
+        "doors": {
+            "size": 100,
+            "decode": [{"batch": "16 KB", "median": 2e6}, {"batch": "1 MB", "median": 4e6}],
+            "memory": {"none": 160.0, "all": 164.0},
+            "posts": {"one message": {**run, "posts_per_second": 2e5}},
+            "producers": {"confluent-kafka": run},
+            "chains": {"error": "it cannot be fetched"},
+        }
+    }
+
+    told, goals = text(results), goals_of(results)
+    assert "| Kafka, confluent-kafka" in told
+    assert "a second a core: 2 M in batches of 16 KB, 4 M in batches of 1 MB" in told
+    assert (goals["door_decode"], goals["door_memory"], goals["door_of_kafka"]) == (2e6, 4.0, None)
 
 
 def test_an_unknown_section_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

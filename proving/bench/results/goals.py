@@ -82,6 +82,13 @@ GOALS = (
     Goal("outside", "instances of one tier outside Spark", "/s", 5e3, 2e4, True, "durable"),
     Goal("group", "events of a group with default settings", "/s", 5e3, 5e4, True, "durable"),
     Goal("instances", "instances of one tier inside Spark, two cores", "/s", 2e4, 1e5, True, "durable"),
+    Goal("door_java", "one Java Kafka producer, defaults, 100 B", "MB/s", 10, 50, True, "doors"),
+    Goal("door_confluent", "one confluent-kafka producer, defaults, 100 B", "/s", 2e5, 5e5, True, "doors"),
+    Goal("door_of_kafka", "CPU of Kafka's chain, the same producer, 100 B", "x", 0.5, 0.25, False, "doors"),
+    Goal("door_decode", "Kafka records decoded in a reading task, 100 B", "/s a core", 1e6, 3e6, True, "doors"),
+    Goal("door_ndjson", "HTTP: NDJSON posts of 1 MB", "MB/s", 60, 150, True, "doors"),
+    Goal("door_posts", "HTTP: posts of one message, 100 clients", "/s", 3e3, 1e4, True, "doors"),
+    Goal("door_memory", "worker's memory with all doors, above none", "MiB", 20, 10, False, "doors"),
 )
 """Every goal, in the order of the table."""
 
@@ -161,6 +168,13 @@ def goals_of(results: Results) -> dict[str, float | None]:
         "outside": lambda: results["durable"]["deliveries"]["a_second"],
         "group": lambda: results["durable"]["group"]["a_second"],
         "instances": lambda: results["durable"]["functions"]["a_second"],
+        "door_java": lambda: results["doors"]["producers"]["Java"]["megabytes_per_second"],
+        "door_confluent": lambda: results["doors"]["producers"]["confluent-kafka"]["rows_per_second"],
+        "door_of_kafka": lambda: results["doors"]["chains"]["of_kafka"],
+        "door_decode": lambda: min(one["median"] for one in results["doors"]["decode"]),
+        "door_ndjson": lambda: results["doors"]["posts"]["NDJSON of 1 MB"]["megabytes_per_second"],
+        "door_posts": lambda: results["doors"]["posts"]["one message"]["posts_per_second"],
+        "door_memory": lambda: results["doors"]["memory"]["all"] - results["doors"]["memory"]["none"],
     }
     return {key: _found(work) for key, work in looked.items()}
 

@@ -338,6 +338,38 @@ def _durable(found: Any) -> Iterator[str]:
     )
 
 
+def _doors(found: Any) -> Iterator[str]:
+    yield f"Producers that people have, {found['size']} B, into noop; CPU seconds a million rows, of everything:"
+    runs = {f"Kafka, {name}": run for name, run in found["producers"].items()}
+    runs |= {f"HTTP, posts of {name}": run for name, run in found["posts"].items()}
+    body = [
+        (
+            name,
+            amount(run["rows_per_second"]),
+            amount(run["megabytes_per_second"]),
+            amount(run.get("posts_per_second")),
+            amount(1000 * run["batch_seconds"]),
+            amount(sum(run["cpu_seconds_per_million"].values())),
+        )
+        for name, run in runs.items()
+    ]
+    yield table(("client", "rows/s", "MB/s", "posts/s", "batch, ms", "CPU s/M"), body)
+    decoded = ", ".join(f"{amount(one['median'])} in batches of {one['batch']}" for one in found["decode"])
+    memory = found["memory"]
+    text = (
+        f"Kafka records of {found['size']} B decoded in a reading task, a second a core: {decoded}. Memory of a worker "
+        f"with all doors and no client: {amount(memory['all'])} MiB, without doors {amount(memory['none'])}."
+    )
+    chains = found["chains"]
+    if "of_kafka" in chains:
+        ours, theirs = (sum(chains[name]["cpu_seconds_per_million"].values()) for name in ("door", "kafka"))
+        text += (
+            f" The same producer at {amount(chains['rate'])} records/s: {amount(ours)} CPU seconds a million, and "
+            f"{amount(theirs)} into a broker and Spark's Kafka source."
+        )
+    yield text
+
+
 TABLES: dict[str, Callable[[Any], Iterator[str]]] = {
     "decode": _decode,
     "active": _active,
@@ -353,4 +385,5 @@ TABLES: dict[str, Callable[[Any], Iterator[str]]] = {
     "fleet": _fleet,
     "durable": _durable,
     "kafka": _kafka,
+    "doors": _doors,
 }

@@ -13,9 +13,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -50,13 +50,13 @@ SDK, ENCODED = "proving.bench.sections.sdk", "proving.bench.load_generator"
 
 def measure(context: Context) -> dict[str, Any]:
     """For each size: a steady rate and as fast as it goes, Kafka's chain and then this one."""
-    jars = _fetched(context)
+    jars = fetched_jars(context)
     cases = []
     for size, steady in STEADY.items():
         for rate in (steady, 0.0):
             named = f"{rate:,.0f} msg/s" if rate else "as fast as it goes"
             context.progress(f"Kafka: {size} B, {named}")
-            theirs = _theirs(context, jars, size, rate)
+            theirs = of_kafka(context, jars, size, rate)
             context.progress(f"Kafka: this source beside it, {size} B, {named}")
             ours = {name: _ours(context, module, size, rate) for name, module in (("SDK", SDK), ("encoded", ENCODED))}
             cases.append({"size": size, "rate": rate, "kafka": theirs, **ours})
@@ -76,8 +76,8 @@ def _said(case: dict[str, Any]) -> str:
     )
 
 
-def _fetched(context: Context) -> str:
-    """The jars of the source; PySpark of its version is there too afterwards."""
+def fetched_jars(context: Context) -> str:
+    """The jars of the source; PySpark of its version is there too afterwards. Raises RuntimeError."""
     context.progress("Kafka: fetching the broker, the source and PySpark 4.2")
     try:
         folder = fetched("spark-kafka", SOURCE, without=IN_SPARK_ALREADY)
@@ -95,21 +95,25 @@ def _ours(context: Context, module: str, size: int, rate: float) -> dict[str, An
 
     with Installation(context, sink, memoryBudget=BUDGET) as installation:
         run = installation.run(module, size=size, rate=rate)
-    _kept_up("this source", size, run["messages"] / run["wall"], rate)
+    kept_up("this source", size, run["messages"] / run["wall"], rate)
     if rate:
         # A window ends in the middle of a batch, so the acknowledged messages of few batches are not exact.
         run["messages"] = rate * run["wall"]
     return {"messages_per_second": run["messages"] / run["wall"], "cpu_seconds_per_million": per_million(run)}
 
 
-def _kept_up(chain: str, size: int, found: float, rate: float) -> None:
+def kept_up(chain: str, size: int, found: float, rate: float) -> None:
+    """Raise RuntimeError for a chain that had another rate than it was to have."""
     if rate and abs(found / rate - 1) > MOST_OFF:
         raise RuntimeError(
             f"{chain}, {size} B: {found:,.0f} of {rate:,.0f} messages a second; the machine is overloaded"
         )
 
 
-def _theirs(context: Context, jars: str, size: int, rate: float) -> dict[str, Any]:
+def of_kafka(
+    context: Context, jars: str, size: int, rate: float, settings: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Kafka's chain at a rate, 0 for as fast as it goes; ``settings`` are those of the producer."""
     lengths = context.lengths
     try:
         broker = KafkaServer(BROKER_JAVA)
@@ -120,26 +124,24 @@ def _theirs(context: Context, jars: str, size: int, rate: float) -> dict[str, An
         broker.start()
         broker.create("bench", partitions=2)
         checkpoint = context.directory / f"kafka-{time.monotonic_ns()}"
-        settings = {**SETTINGS, "spark.master": f"local[{SLOTS}]"}
         query = last.enter_context(
-            _Child(
-                "proving.bench.kafka_query",
-                {
-                    "jars": jars,
-                    "bootstrap": broker.bootstrap,
-                    "topic": "bench",
-                    "checkpoint": str(checkpoint),
-                    "settings": settings,
-                    "trigger_seconds": TRIGGER_SECONDS if rate else 0.0,
-                    "most_rows": 0 if rate else BATCH_ROWS[size],
-                },
+            Child(
+                program(
+                    "proving.bench.kafka_query",
+                    jars=jars,
+                    bootstrap=broker.bootstrap,
+                    topic="bench",
+                    checkpoint=str(checkpoint),
+                    settings={**SETTINGS, "spark.master": f"local[{SLOTS}]"},
+                    trigger_seconds=TRIGGER_SECONDS if rate else 0.0,
+                    most_rows=0 if rate else BATCH_ROWS[size],
+                ),
                 f"{PYSPARK}{os.pathsep}{ROOT}",
             )
         )
         query.await_lines(bool, START_SECONDS)
         seconds = START_SECONDS + lengths.warm_up + lengths.measured
-        load = {"bootstrap": broker.bootstrap, "topic": "bench", "size": size, "rate": rate, "seconds": seconds}
-        producer = last.enter_context(_Child("proving.bench.kafka_producer", load, str(ROOT)))
+        producer = last.enter_context(Child(producing(broker.bootstrap, size, rate, seconds, settings)))
         producer.await_lines(bool, START_SECONDS)
         parts = {"broker": broker.pid, "Spark": query.pid, "producer": producer.pid}
         query.await_lines(lambda lines: _warm(lines, rate), START_SECONDS)
@@ -152,7 +154,7 @@ def _theirs(context: Context, jars: str, size: int, rate: float) -> dict[str, An
         raise RuntimeError(f"Kafka, {size} B: fewer than two batches ended within {ended - began:.1f} s")
     (first, low), (final, high) = ends[0], ends[-1]
     messages = (high - low) / (final - first) * (ended - began)
-    _kept_up("Kafka", size, messages / (ended - began), rate)
+    kept_up("Kafka", size, messages / (ended - began), rate)
     return {
         "messages_per_second": messages / (ended - began),
         "cpu_seconds_per_million": {name: 1e6 * (after[name] - before[name]) / messages for name in parts},
@@ -177,15 +179,28 @@ def _seconds(pid: int) -> float:
     return sum(one.own for one in [*([found[pid]] if pid in found else []), *below(found, pid)])
 
 
-class _Child:
-    """A program of the bench with a pipe to its end: it prints lines of JSON, and ends when its input does."""
+def program(module: str, **given: Any) -> list[str]:
+    """The command line of a program of the bench."""
+    return [sys.executable, "-m", module, json.dumps(given)]
 
-    def __init__(self, module: str, given: dict[str, Any], path: str) -> None:
+
+def producing(
+    bootstrap: str, size: int, rate: float, seconds: float, settings: dict[str, Any] | None = None
+) -> list[str]:
+    """The command line of a producer; see :func:`proving.bench.kafka_producer.produce`."""
+    given = {"bootstrap": bootstrap, "topic": "bench", "size": size, "rate": rate, "seconds": seconds}
+    return program("proving.bench.kafka_producer", **given, settings=settings)
+
+
+class Child:
+    """A program with a pipe to its end: it prints lines of JSON, and ends when its input does, or by a signal."""
+
+    def __init__(self, command: Sequence[str], path: str = str(ROOT)) -> None:
         self.lines: list[dict[str, Any]] = []
-        self._module = module
+        self._name = " ".join(command[:3])
         self._changed = threading.Condition()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, json.dumps(given)],
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -197,19 +212,23 @@ class _Child:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def __enter__(self) -> _Child:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         end(self._process)
         self._reader.join(5)
 
+    def kill(self) -> None:
+        """End a program that its input does not end."""
+        self._process.kill()
+
     def await_lines(self, wanted: Callable[[list[dict[str, Any]]], object], seconds: float) -> None:
         """Wait until its lines are as wanted. Raises :class:`RuntimeError` when they are not in time."""
         with self._changed:
             if not self._changed.wait_for(lambda: wanted(self.lines), seconds):
                 code = self._process.poll()
-                raise RuntimeError(f"{self._module} did not get there within {seconds:.0f} s; its exit code: {code}")
+                raise RuntimeError(f"{self._name} did not get there within {seconds:.0f} s; its exit code: {code}")
 
     def _read(self) -> None:
         for found in _objects(self._process):

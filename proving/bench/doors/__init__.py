@@ -1,0 +1,1 @@
+"""Doors: clients that people already have, what they reach, and what the doors cost."""
