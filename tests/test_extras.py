@@ -24,6 +24,7 @@ DISTRIBUTIONS = {
     "grpc": "grpcio",
     "hdfs_native": "hdfs-native",
     "opentelemetry": "opentelemetry-api",
+    "opentelemetry.proto": "opentelemetry-proto",
     "prometheus_client": "prometheus-client",
     "yaml": "pyyaml",
 }

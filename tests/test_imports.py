@@ -60,6 +60,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "doors": ("protocol", "transport", "columnar"),
     "source": (
         "doors.kafka",
+        "doors.otlp",
         "columnar",
         "registry",
         "inner",
@@ -70,6 +71,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "runtime.python_tasks",
         "runtime.spark_checks",
     ),
+    "otel": ("columnar.schema", "doors.http", "doors.otlp"),
     "receiver": (
         "transport",
         "registry",

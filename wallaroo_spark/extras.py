@@ -44,6 +44,7 @@ EXTRAS = {
     "prometheus": Extra(("prometheus_client",)),
     "http": Extra(("httptools",)),
     "kafka-door": Extra(("google_crc32c",)),
+    "otlp": Extra(("grpc", "google.protobuf", "opentelemetry.proto")),
     "otel": Extra(("opentelemetry",)),
     "delta": Extra(("deltalake",)),
     "hdfs": Extra(("hdfs_native", "fsspec")),

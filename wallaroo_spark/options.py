@@ -88,6 +88,13 @@ class Options:
     """Number of partitions of each topic of the Kafka door. Partition n belongs to slot n modulo workers."""
     kafka_max_batch: int = setting((1 << 20) + 12, Kind.BYTES, minimum=1 << 10, maximum=64 << 20)
     """Longest record batch that the Kafka door accepts, as it comes. It must fit into maxFrameBytes."""
+    otlp_port: int | None = setting(None, Kind.COUNT, minimum=0, maximum=65_535)
+    """Slot p accepts OpenTelemetry's logs, metrics and traces over gRPC on otlp.port + p; 0 lets the system choose.
+    Without it there is no OTLP door; /v1/logs, /v1/metrics and /v1/traces of the HTTP door take them over HTTP. Needs
+    a cookie, as a bearer token, unless the workers listen on a loopback address."""
+    otlp_dedupe: float = setting(0.0, Kind.SECONDS, minimum=0)
+    """How long an equal body of the same service counts as a repeat of an OTLP request that was answered. A body that
+    was not answered is recognised in any case. 0: not at all."""
     cookie: str = setting("", Kind.TEXT, secret=True)
     """Shared cookie; a connector's HELLO must contain the same."""
     version: str = setting("0.0.1", Kind.TEXT)
@@ -204,7 +211,11 @@ class Options:
                 option="streamRetention",
             )
 
-        for name, port in (("http.port", self.http_port), ("kafka.port", self.kafka_port)):
+        for name, port in (
+            ("http.port", self.http_port),
+            ("kafka.port", self.kafka_port),
+            ("otlp.port", self.otlp_port),
+        ):
             if port is not None and self.message_ids == "opaque":
                 raise ConfigurationError(
                     f"option {name} is {port}, and the references of a door increase, which needs "
@@ -261,7 +272,7 @@ def table() -> Iterator[Row]:
 
 def public_name(attribute: str) -> str:
     """The public name of an attribute: ``max_frame_bytes`` → ``maxFrameBytes``, ``tls_key`` → ``tls.key``."""
-    for group in ("tls", "v3", "http", "kafka", "door"):
+    for group in ("tls", "v3", "http", "kafka", "otlp", "door"):
         if attribute.startswith(f"{group}_"):
             return f"{group}." + public_name(attribute.removeprefix(f"{group}_"))
     head, *tail = attribute.split("_")

@@ -14,10 +14,15 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from proving.ports import lasting_port
 from tests.client.fake_gateway import FakeGateway
 from tests.conftest import ROOT
+from tests.doors.otlp.requests import answers
 from tests.pages.reading import Reader, blocks_of, pages, python_blocks
 from tests.waiting import SECONDS, eventually
 from wallaroo_spark import BlockingConnector, Receiver
@@ -88,7 +93,8 @@ def test_a_block_that_is_not_run_says_why() -> None:
 
 def test_the_readme(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COOKIE", "secret")
-    port = lasting_port((0, 1))
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "60")
+    port, telemetry = lasting_port((0, 1)), lasting_port()
     with EmbeddedRedis() as store, sink_program(tmp_path / "sink") as sink:
         places = {
             "redis://redis:6379": store.url,
@@ -96,6 +102,7 @@ def test_the_readme(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.Mon
             "port=7100": f"port={port}",
             "host-a:7100,host-b:7101": f"127.0.0.1:{port},127.0.0.1:{port + 1}",
             "sink-host:7200": sink,
+            "4317": str(telemetry),
             # The session of the tests has four task slots, which is one less than two workers and two partitions take.
             "partitions=2": "partitions=1",
         }
@@ -111,6 +118,18 @@ def test_the_readme(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.Mon
         ]
         page["query"].stop()
         running.result(SECONDS)
+
+        # Telemetry.
+        page.run()
+        until(lambda: answers(f"127.0.0.1:{telemetry}"))
+        provider = TracerProvider(resource=Resource.create({"service.name": "shop"}))
+        exporter = OTLPSpanExporter(f"http://127.0.0.1:{telemetry}")
+        provider.add_span_processor(SimpleSpanProcessor(exporter))
+        provider.get_tracer("shop").start_span("GET /").end()
+        provider.shutdown()
+        page["telemetry"].stop()
+        assert [(row.service_name, row.name) for row in spark.table("spans").collect()] == [("shop", "GET /")]
+        spark.sql("DROP TABLE spans")
 
         # Publish results, and a subscriber.
         before, printed = page["query"], []
@@ -154,17 +173,30 @@ def send_until(seen: Callable[[], bool], registry: str) -> None:
     eventually(seen_after_another, seconds=SECONDS)
 
 
-def test_the_page_on_doors(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_page_on_doors(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "60")
     port = lasting_port(range(4))
-    page = Reader("docs/doors.md", {"9092": str(port), "/data/": f"{tmp_path}/"})
+    telemetry = lasting_port()
+    page = Reader("docs/doors.md", {"9092": str(port), "4317": str(telemetry), "/data/": f"{tmp_path}/"})
     page.run()
     try:
         page.run()
         (row,) = spark.read.parquet(str(tmp_path / "orders")).collect()
     finally:
         page["receiver"].stop()
+    page.run()
+    try:
+        until(lambda: answers(f"127.0.0.1:{telemetry}"))
+        page.run()
+        page["provider"].shutdown()
+        page.run()
+        (span,) = page["found"].collect()
+    finally:
+        page["receiver"].stop()
     page.finish()
 
+    assert (span.service_name, span.name, span.status) == ("shop", "GET /orders", 200)
+    assert span.milliseconds > 0
     assert (row.topic, bytes(row.key), bytes(row.value)) == ("orders", b"shop-1", b'{"order": 1}')
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from wallaroo_spark.checkpoint import PlannedBatch
-from wallaroo_spark.errors import CheckpointError, ConfigurationError
+from wallaroo_spark.errors import CheckpointError, ConfigurationError, PackageMissingError
 from wallaroo_spark.options import Options
 from wallaroo_spark.receiver import checks
 
@@ -70,11 +72,37 @@ def test_half_of_a_pair_of_options_is_refused(given: dict[str, Any], said: str) 
         ("1 minute", 9092, True),
     ],
 )
-def test_a_trigger_that_lets_kafka_clients_wait_is_warned_of(trigger: str, kafka_port: int | None, warns: bool) -> None:
+def test_a_trigger_that_lets_clients_of_doors_wait_is_warned_of(
+    trigger: str, kafka_port: int | None, warns: bool
+) -> None:
     warning = checks.slow_trigger(trigger, Options(receiver="orders", kafka_port=kafka_port))
     assert bool(warning) == warns
     if warns:
         assert f"receiver 'orders' has the trigger '{trigger}'" in warning
+    assert bool(checks.slow_trigger(trigger, Options(otlp_port=kafka_port))) == warns
+
+
+@pytest.mark.parametrize(
+    ("option", "secret", "extra", "module"),
+    [
+        ("http_port", "bearer token", "http", "httptools"),
+        ("kafka_port", "password", "kafka-door", "google_crc32c"),
+        ("otlp_port", "bearer token", "otlp", "grpc"),
+    ],
+)
+def test_a_door_needs_a_secret_beyond_loopback_and_its_package(
+    option: str, secret: str, extra: str, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {option: 9000}
+    options = Options(**given)
+    with pytest.raises(ConfigurationError, match=f"set cookie, which is its {secret}"):
+        checks.doors(options, "0.0.0.0")
+    checks.doors(options, "127.0.0.1")
+    checks.doors(dataclasses.replace(options, cookie="secret"), "0.0.0.0")
+
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(PackageMissingError, match=re.escape(f"pip install 'wallaroo-spark[{extra}]'")):
+        checks.doors(options, "127.0.0.1")
 
 
 def test_whole_pairs_of_options_are_fine() -> None:

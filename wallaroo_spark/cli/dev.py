@@ -162,7 +162,13 @@ def _kafka(address: str, cookie: str) -> str:
     return f"python -c {shlex.quote(program)}"
 
 
-_CLIENTS: Mapping[str, Callable[[str, str], str]] = {"http": _curl, "kafka": _kafka}
+def _otlp(address: str, cookie: str) -> str:
+    """A line behind which a person may start a program that has OpenTelemetry's SDK."""
+    secret = f" OTEL_EXPORTER_OTLP_HEADERS={shlex.quote(f'authorization=Bearer {cookie}')}" if cookie else ""
+    return f"export OTEL_EXPORTER_OTLP_ENDPOINT=http://{address}{secret}"
+
+
+_CLIENTS: Mapping[str, Callable[[str, str], str]] = {"http": _curl, "kafka": _kafka, "otlp": _otlp}
 """For each door, what makes a line to copy from its address and the cookie."""
 
 

@@ -373,7 +373,8 @@ class SlotStatus:
     waiting: int = figure(0, "{session}", "wallaroo_sessions_waiting", otel="wallaroo.sessions.waiting")
     """Accepted connectors that wait for OK."""
     doors: Mapping[str, str] = field(default_factory=dict)
-    """Where its doors for other protocols are reached: ``http`` and a URL, ``kafka`` and host:port."""
+    """Where its doors for other protocols are reached: ``http`` and a URL, ``kafka`` and host:port, ``otlp`` and
+    host:port."""
     door_received: tuple[str, ...] = ()
     """The streams and topics whose requests its doors answer when they are received, as patterns: the option
     ``door.received``."""

@@ -57,6 +57,7 @@ def addresses(options: Options) -> None:
         "innerPort": (options.inner_port, options.workers),
         "http.port": (options.http_port or 0, options.workers),
         "kafka.port": (options.kafka_port or 0, kafka),
+        "otlp.port": (options.otlp_port or 0, options.workers),
     }
     for name, (first, count) in ports.items():
         if first and first + count - 1 > _GREATEST_PORT:
@@ -86,17 +87,20 @@ class _Door:
     """What the cookie is for its clients."""
     extra: str
     module: str
+    package: str
+    """The package that has the module."""
 
 
 _DOORS = (
-    _Door("http.port", "HTTP", "bearer token", "http", "httptools"),
-    _Door("kafka.port", "Kafka", "password", "kafka-door", "google_crc32c"),
+    _Door("http.port", "HTTP", "bearer token", "http", "httptools", "httptools"),
+    _Door("kafka.port", "Kafka", "password", "kafka-door", "google_crc32c", "google-crc32c"),
+    _Door("otlp.port", "OTLP", "bearer token", "otlp", "grpc", "grpcio"),
 )
 
 
 def asked_doors(options: Options) -> list[_Door]:
     """The doors whose port is given."""
-    ports = {"http.port": options.http_port, "kafka.port": options.kafka_port}
+    ports = {"http.port": options.http_port, "kafka.port": options.kafka_port, "otlp.port": options.otlp_port}
     return [door for door in _DOORS if ports[door.option] is not None]
 
 
@@ -185,19 +189,21 @@ def trigger(writer: Any) -> None:
         raise _once()
 
 
-KAFKA_TRIGGER_SECONDS = 5.0
-"""The longest interval of a trigger with the Kafka door on that is not warned of: clients wait 30 s for an answer, some
-10 s, and have a few requests under way."""
+DOOR_TRIGGER_SECONDS = 5.0
+"""The longest interval of a trigger that is not warned of where clients of doors give up soon: Kafka's wait 30 s for an
+answer, some 10 s, and have a few requests under way; OpenTelemetry's exporters wait 10 s."""
 
 
 def slow_trigger(words: str, options: Options) -> str:
-    """The warning of a trigger, in words, that is too slow for clients of the Kafka door; empty for none."""
-    if options.kafka_port is None or writers.interval_seconds(words) <= KAFKA_TRIGGER_SECONDS:
+    """The warning of a trigger, in words, that is too slow for clients of the doors; empty for none."""
+    ports = {"kafka.port": options.kafka_port, "otlp.port": options.otlp_port}
+    given = " and ".join(name for name, port in ports.items() if port is not None)
+    if not given or writers.interval_seconds(words) <= DOOR_TRIGGER_SECONDS:
         return ""
     return (
-        f"the query of receiver {options.receiver!r} has the trigger {words!r}, and kafka.port is given: a Kafka "
-        "client waits for the commit of its batches, and has only some of them under way, so it will be slow; use a "
-        f"trigger of at most {KAFKA_TRIGGER_SECONDS:g} s"
+        f"the query of receiver {options.receiver!r} has the trigger {words!r}, and {given} is given: a client of that "
+        "door waits for the commit of its requests, for some seconds and with only some of them under way, so it will "
+        f"be slow or give up; use a trigger of at most {DOOR_TRIGGER_SECONDS:g} s"
     )
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from wallaroo_spark.doors.kafka.rows import expand
+from wallaroo_spark.doors.otlp.rows import named_by_service
 from wallaroo_spark.errors import ReplayError, TransportError, one_line
 from wallaroo_spark.inner.client import SILENCE_SECONDS, Trust, WorkerClient
 from wallaroo_spark.options import Options
@@ -174,7 +175,7 @@ def _read_from(
                 missing[index] = PlannedRange(key, reference, end)
         if batch.num_rows:
             yield from expand(
-                batch,
+                named_by_service(batch),
                 headers=partition.options.include_headers,
                 corrupt=partition.options.include_corrupt,
                 unreadable=lambda *one: unreadable.append(one),

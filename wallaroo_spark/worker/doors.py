@@ -125,6 +125,15 @@ class WorkerDoors:
                 self._ticks.append(kafka.tick)
                 log.info("slot %d: the Kafka door is at %s", self._slot, kafka.url)
 
+        if self._options.otlp_port is not None:
+            from wallaroo_spark.doors.otlp.door import open_door as open_otlp
+
+            with _named("otlp.port"):
+                otlp = await open_otlp(self.ground, self._options, stopped)
+            if otlp is not None:
+                self._open["otlp"] = otlp
+                log.info("slot %d: the OTLP door is at %s", self._slot, otlp.url)
+
     def tick(self, now: float) -> None:
         """Time has passed."""
         self.ground.tick(now)

@@ -186,7 +186,7 @@ def session(spark: Any, options: Options) -> Iterator[Finding]:
 def tasks(spark: Any, options: Options, url: str) -> Iterator[Finding]:
     """The packages and the clock of Spark's executors, and whether they reach the registry."""
     began = time.time()
-    extras = {door.module.replace("_", "-"): door.extra for door in checks.asked_doors(options)}
+    extras = {door.package: door.extra for door in checks.asked_doors(options)}
     answers = executors.ask(spark, options.workers + 1, url, options.receiver, (*executors.PACKAGES, *extras))
     ended = time.time()
     hosts = ", ".join(sorted({str(one["host"]) for one in answers}))

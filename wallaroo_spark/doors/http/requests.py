@@ -25,7 +25,11 @@ from wallaroo_spark.doors.http.encodings import check_encoding, decompressed
 from wallaroo_spark.doors.http.parser import RequestHead
 from wallaroo_spark.doors.http.problems import Problem
 from wallaroo_spark.doors.http.repeats import Repeats, without
+from wallaroo_spark.doors.otlp.bodies import GZIP, LISTS
+from wallaroo_spark.doors.otlp.intake import Intake, due
+from wallaroo_spark.doors.otlp.status import as_json, packed
 from wallaroo_spark.doors.tickets import Ticket, answered_when_received
+from wallaroo_spark.doors.waits import kept
 from wallaroo_spark.options import Options
 from wallaroo_spark.protocol import MAX_INSTANCE_BYTES, MAX_NAME_BYTES
 from wallaroo_spark.transport import format_address, parse_address
@@ -41,7 +45,7 @@ SKIPPED_BYTES = 64 << 10
 """Longest body of a request that needs none, in bytes."""
 GREATEST_TOKEN = (1 << 63) - 1
 """Limit of a token: the column message_id is a bigint."""
-JSON, TEXT = "application/json", "text/plain; charset=utf-8"
+JSON, TEXT, PROTOBUF = "application/json", "text/plain; charset=utf-8", "application/x-protobuf"
 _PREFER_WAIT = re.compile(r"\bwait\s*=\s*\"?(\d{1,4})")
 _OWN = re.compile(r"worker-\d+")
 
@@ -52,12 +56,17 @@ class Requests:
     def __init__(self, ground: Ground, options: Options) -> None:
         self.leaving = ""
         """Why no new request is taken; empty before."""
-        self.waiting = 0
-        """Requests that wait for a commit, or for a session."""
+        self._waits = 0
         self._ground = ground
         self._options = options
         self._repeats = Repeats()
+        self._otlp = Intake(ground, options)
         self._asked_for: OrderedDict[tuple[str, str, int], tuple[Ticket, int]] = OrderedDict()
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a commit, or for a session."""
+        return self._waits + self._otlp.waiting
 
     async def answer(self, connection: HttpConnection, head: RequestHead, access: HttpAccess) -> Answer:
         """The answer to a request, when it is due. Raises :class:`Problem`."""
@@ -75,6 +84,8 @@ class Requests:
             case "POST", ["v1", "streams", name]:
                 sender = access.check_secret(head)
                 return await self._post(connection, head, _stream_name(name), sender)
+            case "POST", ["v1", signal] if signal in LISTS:
+                return await self._export(connection, head, access, signal)
             case "GET", ["v1", "streams", name]:
                 access.check_secret(head)
                 await _skip(connection)
@@ -83,6 +94,8 @@ class Requests:
                 access.check_secret(head)
                 await _skip(connection)
                 return await self._poll(head, _stream_name(name), reference)
+            case _, ["v1", signal] if signal in LISTS:
+                raise Problem("http-method", f"{head.method[:16]} is not for this path", {"Allow": "POST, OPTIONS"})
             case _, [""] | ["v1", "streams", _] | ["v1", "streams", _, "requests", _]:
                 raise Problem(
                     "http-method", f"{head.method[:16]} is not for this path", {"Allow": "GET, POST, OPTIONS"}
@@ -94,19 +107,11 @@ class Requests:
         check_encoding(head.get("content-encoding"))
         token = self._token(head)
         instance = self._instance(head.get("wallaroo-instance"), token)
-        length = head.number("content-length")
-        if length is not None and length > self._options.http_max_body:
-            raise _too_long(self._options.http_max_body)
-        if self.leaving:
-            raise Problem("http-send-again", f"the worker leaves: {self.leaving}; send again")
-        if not self._ground.host.eases():
-            raise Problem("http-full", "the worker's memory is full (memoryBudget); send again")
+        self._admit(head)
         client = await self._opened(instance, head)
         held = _HeldBytes(client)
         try:
-            if head.get("expect").lower() == "100-continue":
-                connection.go_on()
-            body = await self._body(connection, head, held)
+            body = await self._decompressed(head, await self._body(connection, head, held), held)
             taken = take(head, body, self._options.event_time_unit, self._options.max_frame_bytes)
         finally:
             held.release()
@@ -123,8 +128,49 @@ class Requests:
             self._ground.host.count(f"door-requests:{sender}", 1)
         return await self._answered(head, instance, name, ticket, count, client)
 
+    async def _export(self, connection: HttpConnection, head: RequestHead, access: HttpAccess, signal: str) -> Answer:
+        """Take an OTLP request. Its errors have OTLP's form, in the media type of the request."""
+        kind = head.get("content-type").partition(";")[0].strip().lower()
+        try:
+            sender = access.check_secret(head)
+            if kind not in (JSON, PROTOBUF):
+                raise Problem("http-media-type", f"the Content-Type is {kind[:64]!r}; OTLP has {PROTOBUF} and {JSON}")
+            check_encoding(head.get("content-encoding"))
+            self._admit(head)
+            until = due(None)
+            held = _HeldBytes(await self._otlp.opened(until))
+            try:
+                body = await self._body(connection, head, held)
+                if kind == JSON or not body.startswith(GZIP):
+                    body = await self._decompressed(head, body, held)
+            finally:
+                held.release()
+            if kind == JSON and not (body := body.strip()).startswith(b"{"):
+                raise Problem("http-body-unreadable", "a request as JSON is an object")
+            await self._otlp.export(signal, body, until, sender)
+        except Problem as problem:
+            self._ground.host.refuse(problem.code, connection.stream.peer, "", problem.detail)
+            form, media = (as_json, JSON) if kind == JSON else (packed, PROTOBUF)
+            answer = Answer(problem.status, form(problem), media)
+            answer.fields.update(problem.headers)
+            return answer
+        # Without a partial success: all was accepted.
+        return Answer(HTTPStatus.OK, b"{}", JSON) if kind == JSON else Answer(HTTPStatus.OK, b"", PROTOBUF)
+
+    def _admit(self, head: RequestHead) -> None:
+        """Refuse a body that is too long, and any while the worker leaves or has no memory."""
+        length = head.number("content-length")
+        if length is not None and length > self._options.http_max_body:
+            raise _too_long(self._options.http_max_body)
+        if self.leaving:
+            raise Problem("http-send-again", f"the worker leaves: {self.leaving}; send again")
+        if not self._ground.host.eases():
+            raise Problem("http-full", "the worker's memory is full (memoryBudget); send again")
+
     async def _body(self, connection: HttpConnection, head: RequestHead, held: _HeldBytes) -> bytes:
-        """The whole body, decompressed. Its bytes count as used memory while they come."""
+        """The whole body as it was sent. Its bytes count as used memory while they come."""
+        if head.get("expect").lower() == "100-continue":
+            connection.go_on()
         chunks: list[bytes] = []
         whole = connection.body_at_hand()
         if whole is None:
@@ -136,12 +182,16 @@ class Requests:
                 self._grow(held, len(chunk))
                 chunks.append(chunk)
             whole = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-            chunks.clear()
         elif len(whole) > self._options.http_max_body:
             raise _too_long(self._options.http_max_body)
+        return whole
+
+    async def _decompressed(self, head: RequestHead, whole: bytes, held: _HeldBytes) -> bytes:
+        """A body without its encoding. Both count as used memory."""
         encoding = head.get("content-encoding").lower()
         if encoding in ("", "identity"):
             return whole
+        chunks: list[bytes] = []
         for piece in decompressed(encoding, whole, self._options.http_max_body):
             self._grow(held, len(piece))
             chunks.append(piece)
@@ -258,25 +308,11 @@ class Requests:
 
     async def _kept(self, ticket: Ticket, seconds: float) -> bool:
         """Wait for a ticket, for some seconds at most; returns whether it is kept."""
-        if ticket.kept is None and seconds > 0:
-            loop = asyncio.get_running_loop()
-            # As asyncio.wait_for on an event, at half its price.
-            over: asyncio.Future[None] = loop.create_future()
-
-            def end() -> None:
-                if not over.done():
-                    over.set_result(None)
-
-            ticket.when_done(end)
-            timer = loop.call_later(seconds, end)
-            self.waiting += 1
-            try:
-                await over
-            finally:
-                self.waiting -= 1
-                timer.cancel()
-                ticket.forget(end)
-        return ticket.kept is True
+        self._waits += 1
+        try:
+            return await kept(ticket, seconds)
+        finally:
+            self._waits -= 1
 
     def _token(self, head: RequestHead) -> int | None:
         token = head.number("wallaroo-token")
