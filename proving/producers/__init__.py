@@ -66,19 +66,19 @@ def command(name: str, folder: Path = FOLDER) -> list[str]:
         return [sys.executable, str(HERE / "python_clients.py"), name]
     if name == "java":
         jars = fetched("kafka-clients", KAFKA_CLIENTS)
-        built = _built(HERE / "java", folder, ["javac", "-cp", f"{jars}/*", "-d", ".", "JavaProducer.java"])
+        built = built_from(HERE / "java", folder, ["javac", "-cp", f"{jars}/*", "-d", ".", "JavaProducer.java"])
         # A small heap and a quick compiler are not for it: it is a client whose speed is measured.
         return [java(), "-cp", os.pathsep.join([str(built), f"{jars}/*"]), "JavaProducer"]
     if name in _GO:
-        built = _built(HERE / "go", folder, ["go", "mod", "tidy"], ["go", "build", "-o", "bin/", "./..."])
+        built = built_from(HERE / "go", folder, ["go", "mod", "tidy"], ["go", "build", "-o", "bin/", "./..."])
         return [str(built / "bin" / _GO[name])]
     if name == "kafkajs":
-        built = _built(HERE / "js", folder, ["npm", "install", "--omit=dev", "--no-audit", "--no-fund"])
+        built = built_from(HERE / "js", folder, ["npm", "install", "--omit=dev", "--no-audit", "--no-fund"])
         return ["node", str(built / "producer.js")]
     raise KeyError(name)
 
 
-def _built(sources: Path, folder: Path, *steps: list[str]) -> Path:
+def built_from(sources: Path, folder: Path, *steps: list[str]) -> Path:
     """A copy of the sources in which these steps were run. One process builds, others wait for it."""
     files = sorted(path for path in sources.rglob("*") if path.is_file())
     digest = hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in files)).hexdigest()[:12]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from proving.chaos.doors.producers import ROWS, Row
+from proving.chaos.doors.producers import ROWS, Row, spans_of
 from proving.chaos.doors.promises import ClientsVerdict, Expected, Promise, Told, judge
 from proving.chaos.judge import Written
 from tests.conftest import ROOT
@@ -121,6 +123,16 @@ def test_rows_that_a_client_has_not_sent_are_counted(
     assert found.clients[client.name].broken == broken
 
 
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_a_request_for_traces_has_the_numbers_of_its_services_spans(pack: Callable[[bytes], bytes]) -> None:
+    request = ExportTraceServiceRequest()
+    for service, number in (("shop", 3), ("shop", 4), ("another", 5)):
+        resource = request.resource_spans.add()
+        resource.resource.attributes.add(key="service.name").value.string_value = service
+        resource.scope_spans.add().spans.add(name=str(number))
+    assert spans_of({"value": pack(request.SerializeToString())}, "shop") == [3, 4]
+
+
 def test_a_row_of_nobody_is_a_stranger() -> None:
     found = verdict(ONCE, [*rows_of(ONCE), row(ONCE, 0, instance="kafka/another")])
     assert found.strangers == 1
@@ -150,5 +162,5 @@ def test_a_client_is_judged_by_its_row_in_the_readme(client: Row) -> None:
     table = re.findall(
         r"^\| (.*) \| .*\*\*(.*)\*\*.* \| .* \|$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M
     )
-    said = {promise for clients, promise in table if re.search(rf"\b{word}\b(?! with)", clients, re.IGNORECASE)}
+    said = {promise for clients, promise in table if re.search(rf"(?<![\w-]){word}\b(?! with)", clients, re.IGNORECASE)}
     assert said == {client.promise.value}

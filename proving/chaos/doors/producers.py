@@ -18,6 +18,7 @@ from proving.chaos.report import Sent
 from proving.chaos.schedule import Kind
 from proving.chaos.stage import COOKIE, SLOTS, Stage
 from proving.ports import lasting_port
+from proving.producers import telemetry
 
 KINDS = (Kind.WORKER, Kind.EXECUTOR, Kind.DRIVER)
 COLUMNS = ("instance", "stream", "stream_id", "message_id", "key", "value")
@@ -81,11 +82,17 @@ def _http(name: str, promise: Promise, instance: str) -> Row:
     return Row(name, promise, HTTP, instance, command, each_slot=True)
 
 
+def _spans(name: str, door: str, command: Callable[[], list[str]]) -> Row:
+    return Row(name, Promise.ANSWERED, door, "otlp/{name}", lambda _: command(), stream="traces", numbers=spans_of)
+
+
 ROWS = (
     *map(_kafka, producers.CODECS),
     _http("curl", Promise.ANSWERED, "http/worker-[0-9]+"),
     _http("curl-with-tokens", Promise.ONCE, "http/{name}"),
     _http("browser", Promise.ONCE, "http/{name}"),
+    _spans("opentelemetry-python", OTLP, telemetry.python_program),
+    _spans("opentelemetry-java", HTTP, telemetry.java_program),
 )
 """Every client."""
 

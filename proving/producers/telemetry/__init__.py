@@ -1,0 +1,27 @@
+"""OpenTelemetry's own programs, as their builders make them: the exporters of its SDKs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from proving.producers import FOLDER, built_from
+from proving.servers.maven import fetched, java
+
+HERE = Path(__file__).parent
+JAVA_SDK = tuple(
+    ("io.opentelemetry", name, "1.68.0", True) for name in ("opentelemetry-exporter-otlp", "opentelemetry-sdk")
+)
+
+
+def python_program() -> list[str]:
+    """The beginning of the command line of the program with Python's SDK, which has the contract of producers."""
+    return [sys.executable, "-m", "proving.producers.telemetry.python_exporter"]
+
+
+def java_program() -> list[str]:
+    """The beginning of the command line of the program with Java's SDK, which has the contract of producers."""
+    jars = fetched("opentelemetry-java", *JAVA_SDK)
+    folder = built_from(HERE / "java", FOLDER, ["javac", "-cp", f"{jars}/*", "-d", ".", "JavaExporter.java"])
+    return [java(), "-cp", os.pathsep.join([str(folder), f"{jars}/*"]), "JavaExporter"]
