@@ -86,6 +86,7 @@ def ports(options: Options, *, running: bool) -> Iterator[Finding]:
             ("innerPort", options.inner_port, 1),
             ("http.port", options.http_port or 0, 1),
             ("kafka.port", options.kafka_port or 0, options.kafka_nodes),
+            ("otlp.port", options.otlp_port or 0, 1),
         )
         for number in range(options.workers * each if first else 0)
     ]
