@@ -98,6 +98,15 @@ def test_numbers_of_a_worker_increase_though_the_clock_goes_back(bench: GroundBe
     assert bench.bench.run_batch() == {key("http/worker-0"): [1000, 1001, 1002]}
 
 
+def test_a_stream_is_told_of_the_batches_that_read_it(bench: GroundBench) -> None:
+    stream, told = bench.stream(), list[int]()
+    stream.planned = told.append
+
+    bench.ground.planned([PlannedRange(key(), 0, 41), PlannedRange(key("http/other"), 0, 7)])
+
+    assert told == [41]
+
+
 def test_a_number_of_an_ended_session_is_not_used_for_another_message(bench: GroundBench) -> None:
     stream = bench.stream("http/worker-0")
     stream.send(messages("one", "two"), stream.next_reference(1000))

@@ -136,6 +136,8 @@ class DoorStream:
         self._tokens: deque[int] = deque(maxlen=REMEMBERED)
         self._waiting: list[tuple[int, int, Ticket]] = []
         self._count = itertools.count()
+        self.planned: Callable[[int], None] = lambda reference: None
+        """Called with a reference when a batch of Spark has the messages up to it, and none behind it."""
 
     @property
     def last(self) -> int:

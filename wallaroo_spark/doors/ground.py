@@ -92,6 +92,16 @@ class Ground:
         """These are all planned ranges that reads wait for now."""
         self._unanswered.wanted(ranges)
 
+    def planned(self, ranges: Iterable[PlannedRange]) -> None:
+        """A batch reads these ranges, so it has these messages of their streams and no others."""
+        if not self.clients:
+            return
+        for planned in ranges:
+            client = self.clients.get(planned.key.scope)
+            stream = None if client is None else client.streams.get(planned.key.stream_id)
+            if stream is not None and isinstance(planned.end, int):
+                stream.planned(planned.end)
+
     def longest_wait(self, prefix: str) -> float:
         """Seconds for which a read has been waiting for what clients of a door have to send again; 0: none waits."""
         return self._unanswered.longest_wait(prefix, self._now)

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from wallaroo_spark.errors import TransportError
@@ -73,15 +73,21 @@ class WaitedRanges:
 class Reads:
     """The reads and plans that wait for the buffer.
 
-    ``want`` is called with all ranges that reads wait for, each time that these change. ``later`` calls a function
-    after some seconds, as an event loop's ``call_later`` does.
+    ``want`` is called with all ranges that reads wait for, each time that these change, and ``planned`` with the ranges
+    of a read, each time that it looks for them. ``later`` calls a function after some seconds, as an event loop's
+    ``call_later`` does.
     """
 
     def __init__(
-        self, buffer: Buffer, want: Callable[[tuple[PlannedRange, ...]], None], later: Callable[..., object]
+        self,
+        buffer: Buffer,
+        want: Callable[[tuple[PlannedRange, ...]], None],
+        later: Callable[..., object],
+        planned: Callable[[Collection[PlannedRange]], None] = lambda ranges: None,
     ) -> None:
         self.buffer = buffer
         self._later = later
+        self._planned = planned
         self._changed = asyncio.Event()
         self._waited = WaitedRanges(want)
         self._asked = asyncio.Event()
@@ -150,6 +156,7 @@ class Reads:
         until = time.monotonic() + seconds
         if self._closed:
             raise TransportError("the worker shuts down; read from the slot's next worker", code="worker-stopping")
+        self._planned(ranges.values())
         found = self.buffer.find_all(ranges)
         if found:
             return found

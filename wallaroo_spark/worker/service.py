@@ -114,7 +114,7 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
         self._warnings = [warning for warning in (files.warning(options.max_sessions),) if warning]
         for warning in self._warnings:
             log.warning("slot %d: %s", self.setup.slot, warning)
-        self.reads = Reads(state.buffer, self._want, self._later)
+        self.reads = Reads(state.buffer, self._want, self._later, self.doors.ground.planned)
         # A predecessor may hold the port for longer than the lease lasts, so the lease is renewed meanwhile.
         renewal = functools.partial(self._tenancy.renew, state.connections)
         self._spawn(self._renew(self._renewal_seconds, renewal, self._renewed))

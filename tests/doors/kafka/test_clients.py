@@ -17,6 +17,7 @@ from proving.ports import lasting_port
 from proving.producers.python_clients import CLIENTS
 from tests.doors.kafka.clients import IDEMPOTENT, send
 from tests.pems import make_pems
+from tests.waiting import eventually
 from wallaroo_spark.doors.kafka.rows import expand
 from wallaroo_spark.testing.fake_worker import FakeWorker
 
@@ -155,5 +156,21 @@ def test_a_request_that_spark_does_not_commit_in_time_is_sent_again_and_is_there
     assert Counter(row["value"] for row in committed(worker)) == Counter(VALUES)
 
 
+def test_the_next_record_batch_of_a_producer_is_there_for_the_next_plan_while_one_is_read() -> None:
+    from confluent_kafka import Producer
+
+    with running() as (worker, servers):
+        producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "batch.num.messages": 1})
+        for value in VALUES[:3]:
+            producer.produce("orders", value, partition=5)
+        eventually(lambda: _requests(worker) == 3)
+        kept = worker.status()["unfinished_bytes"]
+        for left in (kept // 2, 0, 0):
+            assert worker.read().num_rows == 1
+            assert worker.status()["unfinished_bytes"] == left
+            worker.commit()
+        assert producer.flush(60) == 0
+
+
 def _requests(worker: FakeWorker) -> int:
-    return int(worker.status()["counts"]["door-requests"])
+    return int(worker.status()["counts"].get("door-requests", 0))

@@ -412,6 +412,27 @@ def test_a_batch_of_spark_has_one_record_batch_of_a_numbered_stream() -> None:
     assert client.held == 0
 
 
+def test_the_next_record_batch_follows_once_a_batch_of_spark_reads_the_one_before_it() -> None:
+    world = _connected()
+    batches = [batch([b"%d" % number], producer=7, epoch=0, sequence=number) for number in range(3)]
+    for number, records in enumerate(batches):
+        world.receive(produce(number, ("orders", 0, records)))
+    (stream,) = world.clients["kafka/billing/0"].streams.values()
+    first = stream.last
+    for _ in range(2):
+        # A task that runs again reads the same.
+        stream.planned(first)
+        assert [records for *_, records in world.sent] == batches[:2]
+    stream.commit(first)
+    assert [records for *_, records in world.sent] == batches[:2]
+    assert [correlation for correlation, _ in world.answers()] == [0]
+    stream.planned(stream.last)
+    assert [records for *_, records in world.sent] == batches
+    world.commit()
+    assert [correlation for correlation, _ in world.answers()] == [1, 2]
+    assert world.clients["kafka/billing/0"].held == 0
+
+
 def test_batches_that_wait_for_those_before_them_are_recognised_when_they_come_again() -> None:
     world = _connected()
     batches = [batch([b"%d" % number], producer=7, epoch=0, sequence=number) for number in range(3)]

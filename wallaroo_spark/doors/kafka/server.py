@@ -587,7 +587,8 @@ class KafkaServer:
         self._count("door-messages", head.count)
         self._count("door-bytes", len(batch))
         if numbered:
-            line = self._lines.setdefault(stream, _BatchQueue(client, stream, self._lines.pop))
+            if line is None:
+                line = self._lines[stream] = _BatchQueue(client, stream, self._lines.pop)
             return _Outcome(Code.NONE, "", placed.first, line.send(batch, placed.last))
         return _Outcome(Code.NONE, "", placed.first, stream.send(Messages([batch]), placed.last))
 
@@ -597,11 +598,12 @@ class KafkaServer:
 
 
 class _BatchQueue:
-    """The batches of one numbered stream that are not committed: the first is in the worker's buffer, the others wait.
+    """The batches of one numbered stream that are not committed: one that no plan has yet is in the worker's buffer.
 
     So a batch of Spark has one record batch of a stream. When it runs again after the worker's death, it needs what
-    the client sends again first, and some clients send nothing behind that until it is answered. ``ended`` is called
-    with the stream when nothing is left.
+    the client sends again first, and some clients send nothing behind that until it is answered. Once a batch of Spark
+    reads the record batch, the next one follows, so that the next plan finds it. ``ended`` is called with the stream
+    when nothing is left.
     """
 
     def __init__(self, client: DoorClient, stream: DoorStream, ended: Callable[[DoorStream, None], object]) -> None:
@@ -611,40 +613,56 @@ class _BatchQueue:
         self._stream = stream
         self._ended = ended
         self._queue: deque[tuple[bytes, Ticket]] = deque()
-        self._under_way: Ticket | None = None
+        self._unplanned = 0
+        """The reference of the batch in the buffer that no plan has yet; 0: there is none."""
+        self._uncommitted: list[Ticket] = []
+        """The tickets of the clients for the batches in the buffer."""
+        stream.planned = self._planned
 
     def send(self, batch: bytes, reference: int) -> Ticket:
-        """Pass on a batch, or keep it until those before it are committed."""
+        """Pass on a batch, or keep it until those before it are planned."""
         self.position = reference
         ticket = Ticket(reference)
         self._queue.append((batch, ticket))
         self._client.hold(len(batch))
-        # Counting the bytes may have ended the session.
-        if self._under_way is None and self._queue:
-            self._next()
+        self._go_on()
         return ticket
 
-    def _next(self) -> None:
+    def _planned(self, reference: int) -> None:
+        if reference >= self._unplanned:
+            self._unplanned = 0
+            self._go_on()
+
+    def _go_on(self) -> None:
+        if self._unplanned or not self._queue:
+            return
         batch, ticket = self._queue.popleft()
         self._client.hold(-len(batch))
-        self._under_way = under_way = self._stream.send(Messages([batch]), ticket.reference)
-        under_way.when_done(lambda: self._done(under_way, ticket))
+        self._unplanned = ticket.reference
+        self._uncommitted.append(ticket)
+        under_way = self._stream.send(Messages([batch]), ticket.reference)
+        under_way.when_done(lambda: self._done(under_way))
 
-    def _done(self, under_way: Ticket, ticket: Ticket) -> None:
-        self._under_way = None
-        if not under_way.kept:
-            self._ended(self._stream, None)
-            waiting, self._queue = self._queue, deque()
-            ticket.lose(under_way.reason)
-            for batch, one in waiting:
+    def _done(self, under_way: Ticket) -> None:
+        if under_way.kept:
+            self._planned(under_way.reference)
+            ticket = self._uncommitted.pop(0)
+            if not self._uncommitted:
+                self._end()
+            ticket.keep()
+        elif self._uncommitted:
+            self._end()
+            lost, self._uncommitted = self._uncommitted, []
+            for batch, ticket in self._queue:
                 self._client.hold(-len(batch))
-                one.lose(under_way.reason)
-            return
-        if self._queue:
-            self._next()
-        else:
-            self._ended(self._stream, None)
-        ticket.keep()
+                lost.append(ticket)
+            self._queue.clear()
+            for ticket in lost:
+                ticket.lose(under_way.reason)
+
+    def _end(self) -> None:
+        self._stream.planned = lambda reference: None
+        self._ended(self._stream, None)
 
 
 @dataclass(slots=True)
