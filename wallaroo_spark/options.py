@@ -84,7 +84,7 @@ class Options:
     workers listen on a loopback address."""
     kafka_nodes: int = setting(4, Kind.COUNT, minimum=1, maximum=32)
     """Number of nodes as which each slot appears to Kafka clients, which send to each node separately."""
-    kafka_partitions: int = setting(64, Kind.COUNT, minimum=1, maximum=1024)
+    kafka_partitions: int = setting(128, Kind.COUNT, minimum=1, maximum=1024)
     """Number of partitions of each topic of the Kafka door. Partition n belongs to slot n modulo workers."""
     kafka_max_batch: int = setting((1 << 20) + 12, Kind.BYTES, minimum=1 << 10, maximum=64 << 20)
     """Longest record batch that the Kafka door accepts, as it comes. It must fit into maxFrameBytes."""

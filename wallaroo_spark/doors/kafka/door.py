@@ -28,7 +28,7 @@ Hosts = Callable[[], Awaitable[Mapping[int, str]]]
 """Returns the addresses, host:port, at which connectors reach the slots that are served now."""
 LOOK_SECONDS = 1.0
 """Seconds between two looks at which slots are served where. A choice: a client asks again after 0.1 s."""
-UNSENT_LIMIT = 4 << 20
+UNSENT_LIMIT = 10 << 20
 """Limit in bytes of the answers that wait for a client that does not read; above it the client is cut off.
 
 A choice: twice the largest answer, Metadata of many topics.

@@ -40,6 +40,8 @@ MOST_PENDING = 512
 """The most requests of a connection that wait for their answers. A choice: clients have five or, in order, one."""
 MOST_TOPICS = 1_000
 """The most topics that one Metadata request may name, and that are remembered for one that names none."""
+MOST_PARTITIONS = 128_000
+"""The most partitions of all topics that one answer to Metadata has. A choice: 1,000 topics by default, 4.4 MB."""
 MOST_NAME_BYTES = 128
 """The bytes of a client's id that name it; what follows is left out."""
 UNCOUNTED_BYTES = 1 << 14
@@ -380,9 +382,11 @@ class KafkaServer:
     def _metadata(self, one: _KafkaConnection, version: int, request: dict[str, Any]) -> dict[str, Any]:
         layout = self.settings.layout
         asked = request["topics"]
-        names = list(self._topics) if asked is None else [topic["name"] for topic in asked]
-        if len(names) > MOST_TOPICS:
-            raise Malformed(f"a request for metadata names {len(names)} topics, and may name {MOST_TOPICS}")
+        most = min(MOST_TOPICS, MOST_PARTITIONS // layout.partitions)
+        names = list(self._topics)[:most] if asked is None else [topic["name"] for topic in asked]
+        if len(names) > most:
+            asks = f"{len(names)} topics of {layout.partitions} partitions"
+            raise Malformed(f"a request for metadata names {asks}, and may name {most} topics")
         nodes = layout.shown(self.hosts)
         topics = []
         for name in names:
