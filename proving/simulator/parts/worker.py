@@ -637,6 +637,8 @@ class Worker(DoorShell):
         if not self.serving:
             answer.fail(TransportError(f"{self.name} is about to leave"))
             return answer
+        if self.doors is not None:
+            self.doors.ground.planned(ranges.values())
         found = self._look(ranges)
         if found:
             answer.resolve(found)
