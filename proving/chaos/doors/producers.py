@@ -93,6 +93,7 @@ ROWS = (
     _http("browser", Promise.ONCE, "http/{name}"),
     _spans("opentelemetry-python", OTLP, telemetry.python_program),
     _spans("opentelemetry-java", HTTP, telemetry.java_program),
+    _spans("opentelemetry-collector", OTLP, telemetry.collector_program),
 )
 """Every client."""
 

@@ -1,4 +1,4 @@
-"""OpenTelemetry's own programs, as their builders make them: the exporters of its SDKs."""
+"""OpenTelemetry's own programs, as their builders make them: the exporters of its SDKs, and a Collector."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from proving.producers import FOLDER, built_from
 from proving.servers.maven import fetched, java
 
 HERE = Path(__file__).parent
+BUILDER = "go.opentelemetry.io/collector/cmd/builder@v0.165.0"
 JAVA_SDK = tuple(
     ("io.opentelemetry", name, "1.68.0", True) for name in ("opentelemetry-exporter-otlp", "opentelemetry-sdk")
 )
@@ -25,3 +26,9 @@ def java_program() -> list[str]:
     jars = fetched("opentelemetry-java", *JAVA_SDK)
     folder = built_from(HERE / "java", FOLDER, ["javac", "-cp", f"{jars}/*", "-d", ".", "JavaExporter.java"])
     return [java(), "-cp", os.pathsep.join([str(folder), f"{jars}/*"]), "JavaExporter"]
+
+
+def collector_program() -> list[str]:
+    """The beginning of the command line of the program that sends through a Collector, with the same contract."""
+    folder = built_from(HERE / "collector", FOLDER, ["go", "run", BUILDER, "--config", "builder.yaml"])
+    return [*python_program(), "--collector", str(folder / "built" / "collector")]
