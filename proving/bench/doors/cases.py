@@ -118,7 +118,9 @@ def _producers(context: Context, bootstrap: str) -> dict[str, list[str]]:
 def _run(installation: Installation, line: Sequence[str]) -> dict[str, Any]:
     """Run a client until the windows are over: committed rows a second, and the processor time of everything."""
     lengths, query = installation.context.lengths, installation.query
-    before = query.lastProgress["batchId"]
+    # Spark reports a batch a moment after it has committed it.
+    progress = query.lastProgress
+    before = -1 if progress is None else progress["batchId"]
     with Child(line) as client, contextlib.ExitStack() as last:
         last.callback(client.kill)
         until = time.monotonic() + START_SECONDS
