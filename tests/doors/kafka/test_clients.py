@@ -65,7 +65,10 @@ def test_every_codec_of_a_client_is_read(client: str, codec: str) -> None:
     assert Counter(row["value"] for row in committed(worker)) == Counter(VALUES)
 
 
-@pytest.mark.parametrize("client", CLIENTS)
+# kafka-python takes three quarters of a minute, most of it processor time of its own.
+@pytest.mark.parametrize(
+    "client", [pytest.param(one, marks=[pytest.mark.long] if one == "kafka-python" else []) for one in CLIENTS]
+)
 def test_a_killed_worker_loses_and_repeats_nothing_of_an_idempotent_producer(client: str) -> None:
     records = 8000
     answered: list[int] = []
