@@ -338,6 +338,11 @@ def _durable(found: Any) -> Iterator[str]:
     )
 
 
+def _of_everything(seconds: dict[str, float]) -> float | None:
+    """The sum of all roles; None when a process has ended between two samples, and has taken its time along."""
+    return sum(seconds.values()) if min(seconds.values(), default=0.0) >= 0 else None
+
+
 def _doors(found: Any) -> Iterator[str]:
     yield f"Producers that people have, {found['size']} B, into noop; CPU seconds a million rows, of everything:"
     runs = {f"Kafka, {name}": run for name, run in found["producers"].items()}
@@ -349,7 +354,7 @@ def _doors(found: Any) -> Iterator[str]:
             amount(run["megabytes_per_second"]),
             amount(run.get("posts_per_second")),
             amount(1000 * run["batch_seconds"]),
-            amount(sum(run["cpu_seconds_per_million"].values())),
+            amount(_of_everything(run["cpu_seconds_per_million"])),
         )
         for name, run in runs.items()
     ]
