@@ -195,7 +195,6 @@ def test_the_lag_is_the_rows_behind_the_last_plan(fleet: LiveFleet, make_reader:
 def test_an_answer_to_an_idle_query_waits_for_a_message(
     fleet: LiveFleet, make_reader: MakeReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wallaroo_spark.source.reader.WAIT_SECONDS", SECONDS)
     monkeypatch.setattr("wallaroo_spark.source.reader.POLLED_SECONDS", 0.0)
     fleet.start(0)
     fleet.begin()
@@ -205,6 +204,7 @@ def test_an_answer_to_an_idle_query_waits_for_a_message(
         lambda: reader.latestOffset(start, EVERYTHING) == start and reader._nothing.holds(reader._fleet.stamp, start)
     )
 
+    monkeypatch.setattr("wallaroo_spark.source.reader.WAIT_SECONDS", SECONDS)
     monkeypatch.setattr("wallaroo_spark.source.reader.POLLED_SECONDS", 2 * SECONDS)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(reader.latestOffset, start, EVERYTHING)
@@ -215,6 +215,35 @@ def test_an_answer_to_an_idle_query_waits_for_a_message(
             end = reader.latestOffset(start, EVERYTHING)
 
     assert end != start
+
+
+def test_only_the_first_answer_behind_a_batch_of_this_source_waits_for_a_message(
+    fleet: LiveFleet, make_reader: MakeReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wallaroo_spark.source.reader.POLLED_SECONDS", 0.0)
+    fleet.start(0)
+    fleet.begin()
+    send(fleet, "a", 1)
+    reader = make_reader()
+    batch = latest(reader, reader.initialOffset())
+    waits, wait = [], reader._fleet.wait
+
+    def wait_and_send(stamp: int, seconds: float) -> int:
+        waits.append(stamp)
+        if len(waits) > 1:
+            return wait(stamp, seconds)
+        send(fleet, "b", 1)
+        return wait(stamp, SECONDS)
+
+    monkeypatch.setattr(reader._fleet, "wait", wait_and_send)
+    after = reader.latestOffset(batch, EVERYTHING)
+    # A worker that is found, or leaves, ends a wait too.
+    after = after if after != batch else latest(reader, batch)
+
+    assert len(waits) == 1
+    assert after["streams"].keys() == {"shop-a", "shop-b"}
+    assert [reader.latestOffset(after, EVERYTHING) for _ in range(3)] == [after] * 3
+    assert len(waits) == 2, "batches of other sources do not wait for this one"
 
 
 def test_rows_that_only_a_progress_report_has_counted_are_planned(

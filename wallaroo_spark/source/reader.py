@@ -59,8 +59,9 @@ and while it adopts a query it tells that, too.
 WAIT_SECONDS = 0.03
 """The longest that an answer to an idle query waits for a message.
 
-Spark asks again 10 ms after each answer, so this begins a batch sooner, and saves two of three questions. Another
-source of the query is delayed by at most this.
+Spark asks again 10 ms after each answer, so this begins a batch sooner, and saves two of three questions. The first
+answer behind a batch with messages of this source waits, too. Another source of the query is delayed by at most this,
+when the query is idle and behind a batch with messages of this source.
 """
 POLLED_SECONDS = 0.05
 """A question within this time of an answer without messages is that of an idle query: no batch has run between."""
@@ -88,6 +89,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._query = ""
         self._asked_at = 0.0
         self._idle_at = -POLLED_SECONDS
+        self._asked_about: dict[str, Any] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return WallarooStreamReader, (self.options,)
@@ -193,19 +195,29 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limits = self._limits(limit)
         if self._run is not None:
             return self._latest_of(self._run, start, limits)
-        stamp, asked = self._fleet.stamp, time.monotonic()
-        idle = self._nothing.holds(stamp, start) and self._held_since is None and not self._leaving_again(start)
-        if idle and asked - self._idle_at < POLLED_SECONDS:
-            stamp = self._fleet.wait(stamp, WAIT_SECONDS)
-            idle = self._nothing.holds(stamp, start)
-        self._idle_at = time.monotonic()
-        if idle:
-            return start
-        plan = self._plan(start, limits)
-        if plan is None or plan.empty or self._too_few(plan, limits):
-            self._nothing.found(stamp, start, plan)
-            return start if plan is None else self._without_rows(start, plan)
-        return self._ends(start, plan, plan.ends)
+        asked, stamp = time.monotonic(), self._fleet.stamp
+        may_wait = asked - self._idle_at < POLLED_SECONDS or start != self._asked_about
+        self._asked_about = start
+        while True:
+            if not self._idle(stamp, start):
+                plan = self._plan(start, limits)
+                if plan is not None and not plan.empty and not self._too_few(plan, limits):
+                    return self._ends(start, plan, plan.ends)
+                self._nothing.found(stamp, start, plan)
+                end = start if plan is None else self._without_rows(start, plan)
+                if end is not start or not self._idle(stamp, start):
+                    return end
+            seen = stamp
+            if may_wait:
+                stamp = self._fleet.wait(stamp, WAIT_SECONDS)
+            self._idle_at = time.monotonic()
+            if stamp == seen:
+                return start
+            may_wait = False
+
+    def _idle(self, stamp: int, start: dict[str, Any]) -> bool:
+        """Whether there is still nothing to read after ``start``, so that no worker need be asked."""
+        return self._nothing.holds(stamp, start) and self._held_since is None and not self._leaving_again(start)
 
     def _leaving_again(self, start: dict[str, Any]) -> bool:
         """Whether workers are to be asked again, because streams are leaving, whatever they have to read."""
