@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
@@ -179,7 +179,8 @@ def latency(context: Context, capacity: float) -> dict[str, Any]:
 def one_at_a_time(installation: Installation, messages: int) -> dict[str, float]:
     """Each message is sent when the one before is acknowledged: medians in ms, beside its batch's duration.
 
-    ``before_ms`` is from sending until its batch begins, ``after_ms`` from the batch's end until its ACK is there.
+    ``before_ms`` is from sending until its batch begins, ``after_ms`` from the batch's end until its ACK is there. Of a
+    batch that waited for its message only the time since it was sent counts.
     """
     sent, acknowledged = [], []
     with BlockingConnector(
@@ -194,22 +195,27 @@ def one_at_a_time(installation: Installation, messages: int) -> dict[str, float]
                 raise RuntimeError(f"a message was not acknowledged within {LONGEST_BATCH_SECONDS:g} s")
             acknowledged.append(time.time())
     progress = [one for one in installation.query.recentProgress if one["numInputRows"] == 1][-messages:]
-    began = [datetime.fromisoformat(one["timestamp"]).timestamp() for one in progress]
-    batch = [one["durationMs"]["triggerExecution"] for one in progress]
     measured = messages // 2
+    took = [one["durationMs"]["triggerExecution"] for one in progress]
+    # A batch may have begun before its message was sent, because the question for new messages waits for one.
+    began = [
+        max(start, datetime.fromisoformat(one["timestamp"]).timestamp())
+        for start, one in zip(sent, progress, strict=True)
+    ]
+    ended = [
+        datetime.fromisoformat(one["timestamp"]).timestamp() + ms / 1000 for one, ms in zip(progress, took, strict=True)
+    ]
 
-    def middle(values: Iterable[float]) -> float:
-        return median(list(values)[-measured:])
+    def middle(starts: list[float], ends: list[float]) -> float:
+        return median([1000 * (end - start) for start, end in zip(starts, ends, strict=True)][-measured:])
 
-    wait = middle(1000 * (end - start) for start, end in zip(sent, acknowledged, strict=True))
+    wait, batch = middle(sent, acknowledged), middle(began, ended)
     return {
         "p50_ms": wait,
-        "batch_ms": middle(batch),
-        "of_batch": wait / middle(batch),
-        "before_ms": middle(1000 * (first - start) for start, first in zip(sent, began, strict=True)),
-        "after_ms": middle(
-            1000 * (end - first) - took for first, took, end in zip(began, batch, acknowledged, strict=True)
-        ),
+        "batch_ms": batch,
+        "of_batch": wait / batch,
+        "before_ms": middle(sent, began),
+        "after_ms": middle(ended, acknowledged),
     }
 
 

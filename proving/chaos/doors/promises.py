@@ -142,11 +142,11 @@ class ClientsVerdict:
     def lines(self) -> list[str]:
         """The counts for a person, a line for each client."""
         names = [name for name in Counts.__dataclass_fields__ if name != "promise"]
-        head = f"{'':<22}{'promise':<19}" + "".join(f"{name.replace('_', ' '):>11}" for name in names)
+        head = f"{'':<26}{'promise':<19}" + "".join(f"{name.replace('_', ' '):>11}" for name in names)
         rows = []
         for client, one in self.clients.items():
             counts = asdict(one)
-            rows.append(f"{client:<22}{one.promise.value:<19}" + "".join(f"{counts[name]:>11,}" for name in names))
+            rows.append(f"{client:<26}{one.promise.value:<19}" + "".join(f"{counts[name]:>11,}" for name in names))
         return [head, *rows, *([f"rows that no client has sent: {self.strangers}"] if self.strangers else [])]
 
     def to_json(self) -> dict[str, Any]:
