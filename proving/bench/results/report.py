@@ -288,17 +288,24 @@ def _plans(found: Any) -> Iterator[str]:
     yield table(("known streams", "active", *head), body)
 
 
+def _of_everything(seconds: dict[str, float]) -> float | None:
+    """The sum of all roles; None when a process has ended between two samples, and has taken its time along."""
+    return sum(seconds.values()) if min(seconds.values(), default=0.0) >= 0 else None
+
+
 def _kafka(found: Any) -> Iterator[str]:
     yield "Kafka's chain (Python producer, broker, Spark's Kafka source) beside this one, into noop; CPU of everything:"
     body = []
     for case in found["cases"]:
-        seconds = {name: sum(case[name]["cpu_seconds_per_million"].values()) for name in ("kafka", "SDK", "encoded")}
+        sides = ("kafka", "SDK", "encoded")
+        seconds = {name: _of_everything(case[name]["cpu_seconds_per_million"]) for name in sides}
         rates = [amount(case[name]["messages_per_second"]) for name in seconds]
-        shares = [amount(seconds[name] / seconds["kafka"]) for name in ("SDK", "encoded")]
+        base = seconds["kafka"]
+        shares = [amount(one / base if one is not None and base else None) for one in map(seconds.get, sides[1:])]
         asked = amount(case["rate"]) if case["rate"] else "most"
         body.append((f"{case['size']} B", asked, *rates, *map(amount, seconds.values()), *shares))
-    sides = ("Kafka", "SDK", "encoded")
-    columns = (*(f"{side} msg/s" for side in sides), *(f"{side} CPU s/M" for side in sides))
+    names = ("Kafka", "SDK", "encoded")
+    columns = (*(f"{name} msg/s" for name in names), *(f"{name} CPU s/M" for name in names))
     yield table(("payload", "rate", *columns, "SDK/Kafka", "encoded/Kafka"), body)
 
 
@@ -336,11 +343,6 @@ def _durable(found: Any) -> Iterator[str]:
             for name, one in rows
         ],
     )
-
-
-def _of_everything(seconds: dict[str, float]) -> float | None:
-    """The sum of all roles; None when a process has ended between two samples, and has taken its time along."""
-    return sum(seconds.values()) if min(seconds.values(), default=0.0) >= 0 else None
 
 
 def _doors(found: Any) -> Iterator[str]:
