@@ -83,6 +83,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "observe",
     ),
     "connector": ("codes", "protocol", "transport", "registry"),
+    "bridges": ("connector", "protocol"),
     "sinks": (
         "api.limits",
         "client.events",
@@ -164,6 +165,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "runtime.spark_checks",
         "receiver",
         "connector",
+        "bridges",
         "sinks",
         "pubsub",
         "observe",
@@ -196,7 +198,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 
 # These run where only the standard library, redis and tenacity may be counted on; api and client need grpcio and
 # protobuf beside them.
-LIGHT_ROOMS = ("api", "client", "codes", "connector", "protocol", "transport", "registry", "wiretap")
+LIGHT_ROOMS = ("api", "bridges", "client", "codes", "connector", "protocol", "transport", "registry", "wiretap")
 HEAVY_PACKAGES = ("pyspark", "pyarrow", "numpy", "pandas")
 
 

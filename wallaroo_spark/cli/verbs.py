@@ -120,10 +120,20 @@ def _texts(declared: Any) -> _Texts:
 
 def _parameters(declared: Any) -> Iterable[inspect.Parameter]:
     """The parameters of a function, or the fields of a dataclass, with their types."""
-    return inspect.signature(declared, eval_str=True).parameters.values()
+    if not dataclasses.is_dataclass(declared):
+        return inspect.signature(declared, eval_str=True).parameters.values()
+    # The types of a base's fields are names of the base's module.
+    types = typing.get_type_hints(declared, include_extras=True)
+    parameters = inspect.signature(typing.cast("type", declared)).parameters.values()
+    return [one.replace(annotation=types[one.name]) for one in parameters]
 
 
-def _fields(table: Any) -> list[click.Option]:
+def _fields(table: Any) -> list[click.Parameter]:
+    """The options for the fields of a dataclass; those of a table of settings are arguments where they may be given by
+    position."""
+    if all("kind" in one.metadata for one in dataclasses.fields(table)):
+        arguments = [one for one in _parameters(table) if one.kind is not one.KEYWORD_ONLY]
+        return [*map(_argument, arguments), *options_of(table, *(one.name for one in arguments))]
     texts = {flag: text for one in table.__mro__[:-1] for flag, text in _texts(one).options.items()}
     return [_option(one, texts) for one in _parameters(table)]
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import bz2
+import gzip
+import lzma
 import os
 import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,6 +59,15 @@ def rename(path: Path) -> None:
         if before.exists():
             before.rename(path.with_name(f"{path.name}.{number + 1}"))
     path.rename(path.with_name(f"{path.name}.1"))
+
+
+def compress(path: Path, ending: str) -> None:
+    """As gzip, bzip2 and xz do: the time of the file stays."""
+    modules: dict[str, Any] = {"gz": gzip, "bz2": bz2, "xz": lzma}
+    packed, found = path.with_name(f"{path.name}.{ending}"), path.stat()
+    packed.write_bytes(modules[ending].compress(path.read_bytes()))
+    os.utime(packed, ns=(found.st_atime_ns, found.st_mtime_ns))
+    path.unlink()
 
 
 def delete(path: Path) -> None:
@@ -180,15 +193,63 @@ async def test_unacknowledged_lines_whose_file_is_gone_are_named(
     assert await take(begin(source(), 8), 1) == [(14, b"three")]
 
 
-async def test_a_file_that_was_compressed_before_it_was_read_is_an_error(
+@pytest.mark.parametrize("ending", ["gz", "bz2", "xz"])
+async def test_files_that_were_compressed_before_they_were_read_are_read_in_their_order(
+    path: Path, source: Callable[[], RotatedLines], ending: str
+) -> None:
+    write(path, b"one\ntwo\n")
+    await take(begin(source()), 1)
+    rename(path)
+    compress(path.with_name("app.log.1"), ending)
+    write(path, b"three\n")
+    rename(path)
+    path.with_name(f"app.log.1.{ending}").rename(path.with_name(f"app.log.2.{ending}"))
+    compress(path.with_name("app.log.1"), ending)
+    write(path, b"four\n")
+
+    assert await take(begin(source(), 4), 3) == [(8, b"two"), (14, b"three"), (19, b"four")]
+    assert await take(begin(source(), 8), 2) == [(14, b"three"), (19, b"four")]
+
+
+async def test_a_file_is_compressed_while_it_is_read(path: Path, source: Callable[[], RotatedLines]) -> None:
+    write(path, b"one\n")
+    records = begin(source())
+    await take(records, 1)
+    write(path, b"two\n")
+    rename(path)
+    compress(path.with_name("app.log.1"), "gz")
+    write(path, b"three\n")
+
+    assert await take(records, 2) == [(8, b"two"), (14, b"three")]
+
+
+async def test_a_file_that_is_being_compressed_is_read_under_its_old_name(
     path: Path, source: Callable[[], RotatedLines]
 ) -> None:
     write(path, b"one\n")
     await take(begin(source()), 1)
     rename(path)
-    write(path.with_name("app.log-2.gz"), b"compressed")
     write(path, b"two\n")
-    with pytest.raises(ReplayError, match=r"app\.log-2\.gz was compressed before it was read.*delaycompress"):
+    rename(path)
+    write(path.with_name("app.log.1.gz"), gzip.compress(b"two\n")[:-6])
+    write(path, b"three\n")
+
+    assert await take(begin(source(), 4), 2) == [(8, b"two"), (14, b"three")]
+
+
+async def test_a_compressed_file_that_cannot_be_read_is_an_error(
+    path: Path, source: Callable[[], RotatedLines]
+) -> None:
+    write(path, b"one\n")
+    await take(begin(source()), 1)
+    rename(path)
+    unknown, broken = path.with_name("app.log-2.zst"), path.with_name("app.log-2.gz")
+    write(unknown, b"compressed")
+    write(path, b"two\n")
+    with pytest.raises(ReplayError, match=r"app\.log-2\.zst was compressed before it was read.*delaycompress"):
+        await take(begin(source(), 4), 1)
+    unknown.rename(broken)
+    with pytest.raises(ConfigurationError, match=r"app\.log-2\.gz cannot be read: it cannot be expanded"):
         await take(begin(source(), 4), 1)
 
 

@@ -7,17 +7,24 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated
 
 import click
 
-from wallaroo_spark.cli.send.inputs import InputName, SendInput, SendOptions, expand, files_of, is_pattern, open_input
-from wallaroo_spark.cli.send.view import SendView, make_view
-from wallaroo_spark.cli.signals import on_signals, status_of
+from wallaroo_spark.cli.send.feeding import run
+from wallaroo_spark.cli.send.inputs import (
+    InputName,
+    SendInput,
+    SendOptions,
+    as_pattern,
+    expand,
+    files_of,
+    is_pattern,
+    open_input,
+)
+from wallaroo_spark.cli.send.view import make_view
 from wallaroo_spark.cli.verbs import Json, verb
-from wallaroo_spark.connector import Connector
-from wallaroo_spark.errors import WallarooError
 
 NEW_FILES_SECONDS = 1.0
 """Seconds between two looks for new files of a pattern. A choice: listing a folder costs little."""
@@ -25,7 +32,7 @@ NEW_FILES_SECONDS = 1.0
 
 @verb()
 def send(
-    names: Annotated[tuple[str, ...], InputName(), "FILE...|PATTERN|topic:NAME|-"],
+    names: Annotated[tuple[str, ...], InputName(), "FILE...|FOLDER|PATTERN|topic:NAME|-"],
     *,
     given: SendOptions,
     drain_timeout: Annotated[float, click.FloatRange(min=0, min_open=True)] = 300.0,
@@ -40,8 +47,9 @@ def send(
     which is when Spark has committed it.
 
     With --follow a file stays one stream across rotations, by renaming or by copying and truncating, also when this
-    command is stopped or killed meanwhile, as long as the rotated files are beside it and not compressed (logrotate:
-    delaycompress). New files of a PATTERN (quote it) are sent as they appear, and a deleted one ends its stream.
+    command is stopped or killed meanwhile, as long as the rotated files are beside it, plain or compressed with gzip,
+    bzip2 or xz. New files of a PATTERN (quote it) are sent as they appear, and a deleted one ends its stream. A FOLDER
+    stands for the files in it.
 
     Ctrl-C closes the session and says how much of each input is acknowledged, which is where the next run continues. A
     second Ctrl-C ends at once.
@@ -56,46 +64,18 @@ def send(
         wallaroo-spark send /var/log/app.log --follow --stream app --workers host-a:7100
         wallaroo-spark send '/var/log/*.log' --follow --registry redis://… --receiver logs
     """
+    names = tuple(map(as_pattern, names))
     files = expand(names, given)
     patterns = [name for name in names if is_pattern(name)]
     inputs = [open_input(file, given) for file in files]
-    connector = Connector(
-        given.receiver or "wallaroo-spark",
-        instance=given.name,
-        workers=given.workers,
-        registry=given.registry or None,
-        version=given.version,
-        revision=given.revision,
-        **given.settings(),
+    new = NewFiles(patterns, files, given) if given.follow and patterns else None
+    run(
+        given.connector(given.name),
+        inputs,
+        make_view(inputs, every, as_json),
+        drain_timeout,
+        new.appear() if new else None,
     )
-    interrupts = Interrupts()
-    with make_view(inputs, every, as_json) as view, on_signals(interrupts.note):
-        new = NewFiles(patterns, files, given) if given.follow and patterns else None
-        try:
-            asyncio.run(_send(connector, inputs, view, drain_timeout, interrupts, new))
-        except asyncio.CancelledError:
-            raise click.exceptions.Exit(status_of(interrupts.received)) from None
-
-
-class Interrupts:
-    """SIGINT and SIGTERM: the first one cancels the sending, the second one ends the process at once."""
-
-    def __init__(self) -> None:
-        self.received: int | None = None
-        """The number of the first signal; None before."""
-        self.task: asyncio.Task[None] | None = None
-        """The task that the first signal cancels."""
-
-    def note(self, number: int) -> None:
-        """A signal has come."""
-        if self.received is not None:
-            # Nothing here outlives the process: acknowledgements are the receiver's, and positions are durable.
-            os.write(2, b"Ended at once.\n")
-            os._exit(status_of(number))
-        self.received = number
-        if self.task is None:
-            raise KeyboardInterrupt
-        self.task.get_loop().call_soon_threadsafe(self.task.cancel)
 
 
 class NewFiles:
@@ -106,8 +86,13 @@ class NewFiles:
         self._given = given
         self._seen = {name: _identity(name) for name in known}
 
-    def look(self) -> list[SendInput]:
-        """The inputs of files that have appeared since the last call."""
+    async def appear(self) -> AsyncIterator[list[SendInput]]:
+        """The inputs of files that have appeared, again and again."""
+        while True:
+            yield self._found()
+            await asyncio.sleep(NEW_FILES_SECONDS)
+
+    def _found(self) -> list[SendInput]:
         there = [name for pattern in self._patterns for name in files_of(pattern)]
         for name in self._seen.keys() - set(there):
             # A file of this name that comes back is a new one.
@@ -130,58 +115,3 @@ def _identity(name: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
-
-
-async def _send(
-    connector: Connector,
-    inputs: Sequence[SendInput],
-    view: SendView,
-    drain_timeout: float,
-    interrupts: Interrupts,
-    new: NewFiles | None,
-) -> None:
-    """Feed all inputs at the same time. If one fails, the others are still sent to their end; then its error is raised.
-
-    With ``new`` the files that appear are fed, too, until one input fails. A signal cancels it, so that the connection
-    is closed in order.
-    """
-    interrupts.task = asyncio.current_task()
-    async with connector:
-        watching = asyncio.create_task(view.watch(connector))
-        feeding = {asyncio.create_task(_feed(connector, one, view, drain_timeout)) for one in inputs}
-        errors: list[BaseException] = []
-        try:
-            while (feeding or new) and not (errors and new):
-                for one in new.look() if new else ():
-                    view.add(one)
-                    feeding.add(asyncio.create_task(_feed(connector, one, view, drain_timeout)))
-                pause = {asyncio.create_task(asyncio.sleep(NEW_FILES_SECONDS))} if new else set()
-                ended, _ = await asyncio.wait(feeding | pause, return_when=asyncio.FIRST_COMPLETED)
-                feeding -= ended
-                errors += [error for task in ended if (error := task.exception()) is not None]
-        finally:
-            for task in (watching, *feeding):
-                task.cancel()
-            await asyncio.wait([watching, *feeding])
-    if errors:
-        raise _joined(errors)
-
-
-async def _feed(connector: Connector, one: SendInput, view: SendView, drain_timeout: float) -> None:
-    name = one.source.name
-    try:
-        result = await connector.feed(one.source, progress=view.progressed, drain_timeout=drain_timeout)
-    except Exception:
-        view.failed(name)
-        raise
-    view.finished(name, result)
-
-
-def _joined(errors: Sequence[BaseException]) -> BaseException:
-    """One error for all inputs. An error that has ended the connector is the same for each input."""
-    different = {str(error): error for error in errors}
-    ours = [error for error in different.values() if isinstance(error, WallarooError)]
-    if len(different) == 1 or len(ours) < len(different):
-        return errors[0]
-    *others, last = ours
-    return WallarooError("; ".join([*map(str, others), last.message]), code=last.code)

@@ -12,7 +12,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from glob import glob, has_magic
+from glob import escape, glob, has_magic
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +20,7 @@ import click
 
 from wallaroo_spark import pubsub
 from wallaroo_spark.cli.verbs import row_of
-from wallaroo_spark.connector import Backoff, Framed, Lines, RotatedFramed, RotatedLines, Source, Stdin
+from wallaroo_spark.connector import Backoff, Connector, Framed, Lines, RotatedFramed, RotatedLines, Source, Stdin
 from wallaroo_spark.connector.settings import ConnectorSettings
 from wallaroo_spark.connector.sources.files import TOO_LONG
 from wallaroo_spark.connector.sources.rotated import is_rotated
@@ -63,13 +63,46 @@ class ConnectionOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SendOptions(ConnectionOptions):
-    """The receiver, and how records become messages.
+class TargetOptions(ConnectionOptions):
+    """The receiver.
 
     Options:
         --workers HOST:PORT,…:
         --registry URL:
         --receiver NAME: The receiver's name; needed with --registry.
+    """
+
+    workers: Annotated[str, row_of(ConnectorSettings, "workers")]
+    registry: Annotated[str, row_of(ConnectorSettings, "registry")] = ""
+    receiver: str = ""
+    version: Annotated[str, "--protocol-version", row_of(ConnectorSettings, "version")]
+    revision: Annotated[str, row_of(ConnectorSettings, "revision")]
+
+    def check_receiver(self) -> None:
+        """Raise ``click.UsageError`` unless there is one way to the receiver."""
+        if bool(self.workers) == bool(self.registry):
+            raise click.UsageError("give either --workers host:port, or --registry URL and --receiver NAME")
+        if self.registry and not self.receiver:
+            raise click.UsageError("--registry needs --receiver NAME, because a registry may serve several receivers")
+
+    def connector(self, instance: str) -> Connector:
+        """A connector to the receiver."""
+        return Connector(
+            self.receiver or "wallaroo-spark",
+            instance=instance,
+            workers=self.workers,
+            registry=self.registry or None,
+            version=self.version,
+            revision=self.revision,
+            **self.settings(),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SendOptions(TargetOptions):
+    """The receiver, and how records become messages.
+
+    Options:
         --instance: Name under which the receiver knows this connector's streams; without it, this host's name. Keep
             it the same from run to run, and use it in one program at a time.
         --follow: Wait for more at the end of a file or topic, until interrupted; a file also across rotations.
@@ -84,12 +117,7 @@ class SendOptions(ConnectionOptions):
         --topic-value: A message has a row as a JSON object, or some rows as an Arrow IPC stream.
     """
 
-    workers: Annotated[str, row_of(ConnectorSettings, "workers")]
-    registry: Annotated[str, row_of(ConnectorSettings, "registry")] = ""
-    receiver: str = ""
     instance: str = ""
-    version: Annotated[str, "--protocol-version", row_of(ConnectorSettings, "version")]
-    revision: Annotated[str, row_of(ConnectorSettings, "revision")]
     follow: bool = False
     stream: str = ""
     long_lines: Annotated[str, click.Choice(TOO_LONG)] = "error"
@@ -117,10 +145,10 @@ class SendInput:
 
 
 class InputName(click.Path):
-    """A file, ``-``, ``topic:NAME``, or a pattern of files; whether there is a file is checked by :func:`expand`."""
+    """A file or folder, ``-``, ``topic:NAME``, or a pattern; whether there is one is checked by :func:`expand`."""
 
     def __init__(self) -> None:
-        super().__init__(exists=False, dir_okay=False, allow_dash=True)
+        super().__init__(exists=False, allow_dash=True)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The name of a topic is passed on; it is looked up when its input is opened."""
@@ -130,6 +158,11 @@ class InputName(click.Path):
 def is_pattern(name: str) -> bool:
     """Whether a name stands for any number of files."""
     return name != STDIN and not name.startswith(TOPIC) and has_magic(name) and not os.path.exists(name)
+
+
+def as_pattern(name: str) -> str:
+    """A folder as the pattern of the files in it; any other name as it is."""
+    return os.path.join(escape(name), "*") if os.path.isdir(name) else name
 
 
 def expand(names: Sequence[str], given: SendOptions) -> list[str]:
@@ -154,10 +187,7 @@ def expand(names: Sequence[str], given: SendOptions) -> list[str]:
 
 
 def _check(names: Sequence[str], files: Sequence[str], given: SendOptions) -> None:
-    if bool(given.workers) == bool(given.registry):
-        raise click.UsageError("give either --workers host:port, or --registry URL and --receiver NAME")
-    if given.registry and not given.receiver:
-        raise click.UsageError("--registry needs --receiver NAME, because a registry may serve several receivers")
+    given.check_receiver()
     twice = next((file for file in files if files.count(file) > 1), None)
     if twice is not None:
         raise click.UsageError(f"{twice} is given twice, but one input is one stream; give it once")

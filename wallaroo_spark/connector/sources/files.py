@@ -163,9 +163,9 @@ class _FileSource:
 
     def _unreadable(self, error: OSError) -> ConfigurationError:
         return ConfigurationError(
-            f"file {self.path} cannot be read: {error.strerror}; check the path and its permissions",
+            f"file {error.filename or self.path} cannot be read: {error.strerror}; check the path and its permissions",
             code="file-unreadable",
-            path=str(self.path),
+            path=str(error.filename or self.path),
         )
 
     def _changed(self, text: str, **fields: object) -> ReplayError:

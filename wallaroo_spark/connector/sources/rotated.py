@@ -8,15 +8,22 @@ A file is known again by its device, inode and first bytes, also under the name 
 from __future__ import annotations
 
 import asyncio
+import bz2
 import dataclasses
+import errno
+import gzip
 import hashlib
 import json
+import lzma
 import os
 import re
+import shutil
+import tempfile
+import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from wallaroo_spark.connector.record import AsyncGroupedRecords, MessageColumns, Record
 from wallaroo_spark.connector.sources import files
@@ -34,7 +41,8 @@ rotation reopens its log at once, and writes the line that it is at to the old f
 
 _ROTATED = re.compile(r"[._-]\d[\w.-]*")
 """The ending that a rotation adds to a name: ``.1``, ``-20260131``, ``.2026-01-31.1``."""
-_COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip")
+_EXPANDED: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+_COMPRESSED = (*_EXPANDED, ".zst", ".lz4", ".zip")
 
 
 @dataclass(frozen=True)
@@ -79,6 +87,7 @@ class _RotatedFile(_FileSource):
         self._at = 0
         self._modified = 0
         self._ended = False
+        self._compressed: set[tuple[int, int]] = set()
 
     def read(self, after: int | None) -> AsyncIterator[Record]:
         """The records after reference ``after``. Raises as :meth:`Lines.read`; while reading, too."""
@@ -184,15 +193,24 @@ class _RotatedFile(_FileSource):
             rotated = sorted(self._rotated(), key=_modified) if known else []
             for path in [*rotated, self.path]:
                 try:
-                    with path.open("rb") as file:
+                    if path != self.path and self._is_seen(path):
+                        continue
+                    with self._plain(path) as file:
                         found = os.fstat(file.fileno())
                         if not known:
                             self._check_size(file, self._at)
                             self._check_boundary(file, self._at)
                         if found.st_size and not (known and self._is_known(file, found, known, path)):
-                            return Generation.of(file, self._at if known else 0)
+                            new = Generation.of(file, self._at if known else 0)
+                            # The copy of a compressed file is not the file that is found again.
+                            return dataclasses.replace(new, device=0, inode=0) if self._is_expanded(path) else new
                 except FileNotFoundError:
                     continue
+                except EOFError:
+                    # It is being compressed, and the file that it is made of is there until that is done.
+                    if path.with_suffix("").exists():
+                        continue
+                    break
                 except OSError as error:
                     raise self._unreadable(error) from error
             if self._until_deleted and self._place() is None:
@@ -203,15 +221,10 @@ class _RotatedFile(_FileSource):
         last = known[-1]
         if path == self.path:
             return last.is_file(found) and found.st_size >= self._at - last.base and last.begins_as(file)
+        if path.suffix in _COMPRESSED:
+            self._compressed.add(_facts(path))
+            return any(one.begins_as(file) for one in known)
         if found.st_mtime_ns < self._modified:
-            return True
-        if path.name.endswith(_COMPRESSED):
-            if found.st_mtime_ns > self._modified:
-                raise self._changed(
-                    f"file {path} was compressed before it was read; uncompress it, and let the rotation compress "
-                    "files later (delaycompress)",
-                    path=str(path),
-                )
             return True
         ends = [*(one.base for one in known[1:]), self._at]
         sizes = [end - one.base for one, end in zip(known, ends, strict=True)]
@@ -220,6 +233,46 @@ class _RotatedFile(_FileSource):
             one.begins_as(file) and (one.is_file(found) or found.st_size == size)
             for one, size in zip(known, sizes, strict=True)
         )
+
+    def _is_seen(self, path: Path) -> bool:
+        """Whether a compressed file needs no look: it is older than the last bytes that were read, or was looked at.
+
+        Raises :class:`ReplayError` for one that cannot be read here.
+        """
+        if path.suffix not in _COMPRESSED:
+            return False
+        if _modified(path) <= self._modified or _facts(path) in self._compressed:
+            return True
+        if path.suffix not in _EXPANDED:
+            raise self._changed(
+                f"file {path} was compressed before it was read; uncompress it, and let the rotation compress files "
+                "later (delaycompress), or with gzip, bzip2 or xz",
+                path=str(path),
+            )
+        return False
+
+    def _is_expanded(self, path: Path) -> bool:
+        """Whether a file is expanded before it is read."""
+        return path.suffix in _EXPANDED and path != self.path
+
+    def _plain(self, path: Path) -> BinaryIO:
+        """A file for reading; of a compressed one an expanded copy without a name. Raises EOFError for part of one."""
+        if not self._is_expanded(path):
+            return path.open("rb")
+        copy: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 -- the caller closes it
+        try:
+            with _EXPANDED[path.suffix](path) as file:
+                shutil.copyfileobj(file, copy)
+            copy.flush()
+            copy.seek(0)
+            found = path.stat()
+            os.utime(copy.fileno(), ns=(found.st_atime_ns, found.st_mtime_ns))
+        except BaseException as error:
+            copy.close()
+            if isinstance(error, gzip.BadGzipFile | lzma.LZMAError | zlib.error):
+                raise OSError(errno.EINVAL, f"it cannot be expanded ({error})", str(path)) from error
+            raise
+        return copy
 
     def _intact(self, file: BinaryIO, one: Generation, rest: int) -> bool:
         """Whether an open file still has the bytes that were read."""
@@ -236,16 +289,21 @@ class _RotatedFile(_FileSource):
 
     def _find(self, one: Generation, reached: int, but: BinaryIO | None = None) -> BinaryIO | None:
         """Open the file of a generation: the same inode first, then a copy of it."""
-        for same in (True, False):
+        for same, compressed in ((True, False), (False, False), (False, True)):
             for path in (self.path, *self._rotated()):
+                if self._is_expanded(path) is not compressed:
+                    continue
                 try:
-                    file = path.open("rb")
-                except OSError:
+                    if compressed and not _begins(path, one):
+                        continue
+                    file = self._plain(path)
+                except (OSError, EOFError, lzma.LZMAError, zlib.error):
                     continue
                 found = os.fstat(file.fileno())
                 other = but is None or not is_at(found, but)
                 large = found.st_size >= reached - one.base
-                if other and large and one.is_file(found) is same and one.begins_as(file):
+                right = compressed or one.is_file(found) is same
+                if other and large and right and one.begins_as(file):
                     self._reading = path
                     return file
                 file.close()
@@ -310,7 +368,7 @@ class _RotatedFile(_FileSource):
         upto = "its end" if end is None else f"reference {end}"
         return self._changed(
             f"the lines of {self.path} from reference {reference} to {upto} are not acknowledged, and their file is "
-            f"not beside it under a rotated name such as {self.path.name}.1; restore it uncompressed, or delete "
+            f"not beside it under a rotated name such as {self.path.name}.1; restore it, or delete "
             f"{self._positions} and use another --stream to begin with the present file",
             reference=reference,
         )
@@ -321,9 +379,9 @@ class RotatedLines(_RotatedFile, Lines):
 
     All lines of the path are one stream, and each line is in it once and in order, also when the program is killed and
     started again, as long as the files with unacknowledged lines are beside the path under rotated names (``.1``,
-    ``-20260131``, …) and are not compressed. ``positions`` is the path of the small file that says where each file
-    begins; use one for each stream of each receiver. A file that is not there yet, or was deleted, is waited for, or is
-    the end of the stream where ``until_deleted`` is set.
+    ``-20260131``, …), plain or compressed with gzip, bzip2 or xz. ``positions`` is the path of the small file that says
+    where each file begins; use one for each stream of each receiver. A file that is not there yet, or was deleted, is
+    waited for, or is the end of the stream where ``until_deleted`` is set.
     """
 
     def __init__(
@@ -385,6 +443,17 @@ class RotatedFramed(_RotatedFile, Framed):
 def is_rotated(name: str, of: str) -> bool:
     """Whether a rotation may have given this name to the file that had the name ``of``."""
     return name.startswith(of) and _ROTATED.fullmatch(name[len(of) :]) is not None
+
+
+def _begins(path: Path, one: Generation) -> bool:
+    """Whether a compressed file begins with the bytes of a generation."""
+    with _EXPANDED[path.suffix](path) as file:
+        return _hash(file.read(one.head_bytes)) == one.head
+
+
+def _facts(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_ino, found.st_mtime_ns
 
 
 def _hash(first: bytes) -> str:

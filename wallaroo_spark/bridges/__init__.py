@@ -1,0 +1,14 @@
+"""Bridges: what PostgreSQL, Kafka and others keep is sent to a receiver, from the committed reference on.
+
+``wallaroo-spark bridge`` runs one. Source: ``docs/bridges.md``.
+"""
+
+from wallaroo_spark.bridges.bridge import Bridge, Promise
+from wallaroo_spark.bridges.streams import BridgedStream, QueuedMessage, QueuedStream, feed
+
+__all__ = ["BRIDGES", "Bridge", "BridgedStream", "Promise", "QueuedMessage", "QueuedStream", "feed"]
+
+BRIDGES = {
+    "python": "wallaroo_spark.bridges.sources.python.PythonBridge",
+}
+"""Name of a source on the command line → the class of its settings."""
