@@ -63,7 +63,7 @@ def command(name: str, folder: Path = FOLDER) -> list[str]:
     built.
     """
     if name in _PYTHON:
-        return [sys.executable, str(HERE / "python_clients.py"), name]
+        return [sys.executable, "-m", "proving.producers.python_clients", name]
     if name == "java":
         jars = fetched("kafka-clients", KAFKA_CLIENTS)
         built = built_from(HERE / "java", folder, ["javac", "-cp", f"{jars}/*", "-d", ".", "JavaProducer.java"])

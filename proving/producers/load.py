@@ -1,4 +1,4 @@
-"""What the programs of HTTP and OTLP clients send, and when: all messages that are due make one request."""
+"""What the programs of Python's clients send, and when."""
 
 from __future__ import annotations
 
@@ -20,9 +20,29 @@ class Load:
     client_id: str
     first: int
     count: int
-    rate: float
+    rate: float = 0.0
     """Messages a second; 0: as fast as it goes."""
-    password: str
+    codec: str = ""
+    password: str = ""
+    ca: str = ""
+    value_bytes: int = 0
+    key: str | None = None
+
+    def record_key(self) -> bytes | None:
+        """The key of every record of a Kafka client."""
+        key = self.client_id if self.key is None else self.key
+        return key.encode() or None
+
+    def value(self, number: int) -> bytes:
+        """The value of such a record."""
+        return b"%0*d" % (self.value_bytes, number)
+
+    def due(self) -> Iterator[tuple[int, float]]:
+        """The numbers of the messages, each with the seconds to wait before it is sent."""
+        begun = time.monotonic()
+        for sent in range(self.count):
+            wait = begun + sent / self.rate - time.monotonic() if self.rate else 0.0
+            yield self.first + sent, max(0.0, wait)
 
     def requests(self) -> Iterator[range]:
         """The numbers of each request's messages: those that are due when the one before has been answered."""
@@ -43,9 +63,8 @@ class Load:
             print(f"failed {number} {failure}" if failure else f"acked {number}", flush=True)
 
 
-def load_of(parser: argparse.ArgumentParser | None = None) -> Load:
-    """The load of the command line."""
-    parser = parser or argparse.ArgumentParser()
+def load_of(parser: argparse.ArgumentParser) -> Load:
+    """The load of the command line; fields that a client has beside the common ones are arguments of its parser."""
     for name in ("bootstrap", "topic", "client-id"):
         parser.add_argument(f"--{name}", required=True)
     for name in ("first", "count"):
@@ -53,4 +72,4 @@ def load_of(parser: argparse.ArgumentParser | None = None) -> Load:
     parser.add_argument("--rate", type=float, default=0.0)
     parser.add_argument("--password", default="")
     given = vars(parser.parse_args())
-    return Load(**{name: given[name] for name in Load.__dataclass_fields__})
+    return Load(**{name: given[name] for name in Load.__dataclass_fields__ if name in given})

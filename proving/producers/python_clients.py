@@ -1,4 +1,4 @@
-"""Python's Kafka clients under the contract of ``proving/producers``: ``python python_clients.py CLIENT ARGUMENTS``."""
+"""Python's Kafka clients as programs with the contract of this folder."""
 
 from __future__ import annotations
 
@@ -8,47 +8,13 @@ import functools
 import ssl
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
+
+from proving.producers.load import Load, load_of
 
 FULL_SECONDS = 0.1
 """Seconds between two tries to send while confluent-kafka's own queue is full. A choice."""
-
-
-@dataclass(frozen=True)
-class Load:
-    """What a program sends, and how."""
-
-    bootstrap: str
-    topic: str
-    client_id: str
-    first: int
-    count: int
-    rate: float = 0.0
-    """Records a second; 0: as fast as it goes."""
-    codec: str = ""
-    password: str = ""
-    ca: str = ""
-    value_bytes: int = 0
-    key: str | None = None
-
-    def record_key(self) -> bytes | None:
-        """The key of every record."""
-        key = self.client_id if self.key is None else self.key
-        return key.encode() or None
-
-    def value(self, number: int) -> bytes:
-        """The value of a record."""
-        return b"%0*d" % (self.value_bytes, number)
-
-    def due(self) -> Iterator[tuple[int, float]]:
-        """The numbers of the records, each with the seconds to wait before it is sent."""
-        begun = time.monotonic()
-        for sent in range(self.count):
-            wait = begun + sent / self.rate - time.monotonic() if self.rate else 0.0
-            yield self.first + sent, max(0.0, wait)
-
 
 Answered = Callable[[int, int], None]
 """Called with the number and the offset of a record that was answered with success."""
@@ -173,27 +139,21 @@ CLIENTS = {"confluent-kafka": with_confluent, "kafka-python": with_kafka_python,
 def _main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("client", choices=CLIENTS)
-    for name in ("bootstrap", "topic", "client-id"):
-        parser.add_argument(f"--{name}", required=True)
-    for name in ("first", "count"):
-        parser.add_argument(f"--{name}", type=int, required=True)
-    parser.add_argument("--rate", type=float, default=0.0)
     parser.add_argument("--value-bytes", type=int, default=0)
-    for name in ("codec", "password", "ca"):
+    for name in ("codec", "ca"):
         parser.add_argument(f"--{name}", default="")
     parser.add_argument("--key")
     parser.add_argument("--lines", choices=["all", "failed"], default="all")
-    given = vars(parser.parse_args())
-    client, lines = given.pop("client"), given.pop("lines")
+    load, given = load_of(parser), parser.parse_args()
 
     def answered(number: int, offset: int) -> None:
-        if lines == "all":
+        if given.lines == "all":
             _say(f"acked {number}")
 
     def failed(number: int, reason: object) -> None:
         _say(f"failed {number} {' '.join(str(reason).split())}")
 
-    CLIENTS[client](Load(**given), answered, failed, {})
+    CLIENTS[given.client](load, answered, failed, {})
     _say("end")
 
 

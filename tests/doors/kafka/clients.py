@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from proving.producers.python_clients import CLIENTS, Load
+from proving.producers.load import Load
+from proving.producers.python_clients import CLIENTS
 
 IDEMPOTENT: dict[str, dict[str, Any]] = {
     "confluent-kafka": {"enable.idempotence": True},
