@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -11,6 +13,17 @@ import psutil
 
 END_SECONDS = 30.0
 """The longest wait for the end of a process whose input is closed. A choice."""
+
+
+def exit_on_sigterm() -> None:
+    """Have the first SIGTERM raise SystemExit, so that this program ends what it has started."""
+
+    def leave(number: int, _: object) -> None:
+        # Another one must not end it while it does that.
+        signal.signal(number, lambda *_: None)
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, leave)
 
 
 def end(process: subprocess.Popen[Any]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 import time
 from pathlib import Path
@@ -12,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from proving.application.run import ApplicationPlan, ApplicationRun, run
+from proving.processes import exit_on_sigterm
 from wallaroo_spark.errors import WallarooError
 
 
@@ -69,8 +69,7 @@ def table(done: ApplicationRun) -> Table:
 def main() -> None:
     """Run it, print the table, and end with 1 when a promise was broken."""
     console = Console(highlight=False, width=160)
-    # Without this a SIGTERM would leave the programs behind.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    exit_on_sigterm()
     began = time.monotonic()
     chosen = plan()
     try:

@@ -8,7 +8,6 @@ import math
 import os
 import platform
 import shutil
-import signal
 import sys
 import time
 import traceback
@@ -22,6 +21,7 @@ from proving.bench.results.pictures import draw_all
 from proving.bench.results.report import text
 from proving.bench.sections import active, decode, sdk
 from proving.bench.stage import QUICK, Context, Lengths
+from proving.processes import exit_on_sigterm
 from proving.reporting import reporting
 
 # Memory comes before the sections that make a worker large, because Spark reuses its Python processes.
@@ -257,6 +257,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    # SIGTERM raises an exception, so that the processes that the bench has started end too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    exit_on_sigterm()
     sys.exit(main())

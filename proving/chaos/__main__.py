@@ -8,6 +8,7 @@ from pathlib import Path
 
 from proving.chaos.report import Run
 from proving.chaos.run import LIVENESS_SECONDS, Plan, passed, run
+from proving.processes import exit_on_sigterm
 from proving.reporting import reporting
 
 
@@ -82,4 +83,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    exit_on_sigterm()
     sys.exit(main())

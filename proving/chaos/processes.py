@@ -101,22 +101,21 @@ class Supervised:
 
     def kill(self) -> bool:
         """SIGKILL the program and all processes of its session; False when it does not run."""
-        pid = self.pid
-        if pid is None:
+        process = self._process
+        if process is None or process.poll() is not None:
             return False
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)
+        _end_group(process)
         return True
 
     def stop(self) -> None:
-        """Stop it in good order, and kill it when it does not end."""
+        """Stop it in good order, and kill it when it does not end; what it has started ends with it."""
         self._stopping.set()
         process = self._process
-        if process is not None and process.poll() is None:
+        if process is not None and self._thread.is_alive():
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(STOP_SECONDS)
-            self.kill()
+            _end_group(process)
         if self._thread.is_alive():
             self._thread.join(STOP_SECONDS)
 
@@ -146,9 +145,19 @@ class Supervised:
                 env=self._environment,
                 start_new_session=True,
             )
+        if self._stopping.is_set():
+            self._process.terminate()
         assert self._process.stdout is not None
         for line in self._process.stdout:
             # A process that is killed in the middle of a line leaves half of the line.
             if line.endswith("\n"):
                 self._take(line)
-        return self._process.wait()
+        status = self._process.wait()
+        _end_group(self._process)
+        return status
+
+
+def _end_group(process: subprocess.Popen[str]) -> None:
+    """SIGKILL a program and what it has started, also where only that still runs."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)

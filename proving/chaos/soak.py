@@ -15,6 +15,7 @@ from proving.chaos.memory import Growth, Sampler, draw_memory, growths, is_java
 from proving.chaos.orders import CONNECTORS, STREAMS, Connectors
 from proving.chaos.run import clear
 from proving.chaos.stage import QUICK_JAVA, Stage
+from proving.processes import exit_on_sigterm
 from proving.reporting import reporting
 
 WARM_UP = 0.4
@@ -105,4 +106,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    exit_on_sigterm()
     sys.exit(main())

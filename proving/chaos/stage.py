@@ -89,8 +89,8 @@ class Stage:
             self.redis.start()
             started.callback(self.redis.stop)
             started.callback(self._closing.set)
-            self._start_driver(url)
             started.callback(self._stop_all)
+            self._start_driver(url)
             self._looker.start()
             self._last = started.pop_all()
         return self
@@ -204,6 +204,6 @@ class Stage:
     def _stop_all(self) -> None:
         for sender in self.senders.values():
             sender.stop()
-        assert self.driver is not None
-        self.driver.stop()
+        if self.driver is not None:
+            self.driver.stop()
         (self.directory / "driver.txt").write_text("\n".join(self.driver_lines) + "\n", encoding="utf-8")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 import time
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from proving.processes import exit_on_sigterm
 from proving.shop.judge import MAX_PARALLEL
 from proving.shop.run import ShopPlan, ShopRun, run
 from wallaroo_spark.errors import WallarooError
@@ -71,8 +71,7 @@ def table(done: ShopRun) -> Table:
 def main() -> None:
     """Run it, print the table, and end with 1 when a promise was broken."""
     console = Console(highlight=False)
-    # Without this a SIGTERM would leave the programs of the shop behind.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    exit_on_sigterm()
     began = time.monotonic()
     chosen = plan()
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import threading
 from pathlib import Path
 
 from proving.chaos.processes import Supervised, Victim, victim
-from tests.waiting import SECONDS
+from tests.waiting import SECONDS, eventually
 
 
 def test_a_program_that_is_killed_is_started_again_and_one_that_is_done_is_not(tmp_path: Path) -> None:
@@ -51,6 +52,51 @@ def test_an_end_that_no_kill_explains_is_remembered(tmp_path: Path) -> None:
     program.start()
     assert program.finished.wait(SECONDS)
     assert program.failures == [3]
+
+
+def test_what_a_program_has_started_ends_with_it(tmp_path: Path) -> None:
+    starts_another = (
+        "import subprocess, sys\n"
+        f"other = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep({4 * SECONDS})'])\n"
+        "print(other.pid, flush=True)\n"
+        "sys.exit(other.wait() if sys.argv[1] == 'waits' else 0)"
+    )
+    for ends in ("waits", "leaves"):
+        heard: queue.Queue[str] = queue.Queue()
+        command = [sys.executable, "-c", starts_another, ends]
+        program = Supervised("program", command, dict(os.environ), tmp_path / "log", heard.put)
+        program.start()
+        other = victim("the other", int(heard.get(timeout=SECONDS)))
+        assert other is not None
+        program.stop()
+        assert program.finished.is_set()
+        eventually(lambda other=other: other.process() is None)
+
+
+def test_a_program_ends_what_it_has_started_though_it_gets_sigterm_twice() -> None:
+    ends_late = (
+        "import time\n"
+        "from proving.processes import exit_on_sigterm\n"
+        "exit_on_sigterm()\n"
+        "try:\n"
+        "    print('begun', flush=True)\n"
+        f"    time.sleep({2 * SECONDS})\n"
+        "finally:\n"
+        "    print('ending', flush=True)\n"
+        "    input()\n"
+        "    print('ended', flush=True)"
+    )
+    command = [sys.executable, "-c", ends_late]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for line in ("begun\n", "ending\n"):
+            assert process.stdout.readline() == line
+            process.terminate()
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "ended\n"
+        assert process.wait(SECONDS) == 128 + signal.SIGTERM
 
 
 def test_a_process_that_took_over_an_id_is_not_hit() -> None:
