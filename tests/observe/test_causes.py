@@ -236,8 +236,10 @@ def test_requests_that_wait_longer_than_their_clients_are_a_trouble() -> None:
         ("kafka-wrong-node", "kafka-wrong-node", False),
         ("kafka-unreadable", "kafka-unreadable", False),
         ("door-given-up", "door-given-up", True),
+        ("otlp-body-too-large", "door-refused", True),
         # Clients send these again by themselves.
         ("http-full", "flowing", True),
+        ("otlp-send-again", "flowing", True),
         ("http-elsewhere", "flowing", True),
         ("kafka-not-leader-or-follower", "flowing", True),
         ("kafka-request-timed-out", "flowing", True),

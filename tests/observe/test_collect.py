@@ -17,6 +17,7 @@ from wallaroo_spark.observe.collect import (
     Question,
     ReceiverFacts,
     RegistryCollector,
+    doors_of,
 )
 from wallaroo_spark.observe.receiver import DoorStatus, QueryStatus, ReceiverStatus
 from wallaroo_spark.registry import NO_QUERY, Lease
@@ -191,10 +192,9 @@ def test_doors_are_put_together_from_their_addresses_the_ages_of_the_buffer_and_
     found = status(
         facts((lease(0), True)),
         worker(
-            doors={"kafka": "h:9092"},
             door_list=[
-                {"door": "kafka", "ports": [9092, 9093], "connections": 3, "clients": 2, "waiting": 5,
-                 "waiting_by": {"kafka/billing/0": 5}}
+                {"door": "kafka", "address": "h:9092", "ports": [9092, 9093], "connections": 3, "clients": 2,
+                 "waiting": 5, "waiting_by": {"kafka/billing/0": 5}}
             ],
             door_ages={"kafka": 3.5},
             counts={"door-refused:kafka-malformed": 2, "door-refused:kafka-full": 1, "door-refused:http-full": 7},
@@ -204,3 +204,13 @@ def test_doors_are_put_together_from_their_addresses_the_ages_of_the_buffer_and_
 
     assert found.doors == (DoorStatus(0, "kafka", "h:9092", (9092, 9093), 3, 2, 5, 3.5, 3, {"kafka/billing/0": 5}),)
     assert found.instances[0].requests == 5
+
+
+def test_refusals_of_otlp_count_at_the_http_door_where_it_has_no_door_of_its_own() -> None:
+    def refused(*doors: str) -> dict[str, int]:
+        counts = {"door-refused:otlp-full": 2, "door-refused:http-full": 1}
+        found = doors_of(0, {"door_list": [{"door": name} for name in doors], "counts": counts})
+        return {one.door: one.refused for one in found}
+
+    assert refused("http") == {"http": 3}
+    assert refused("http", "otlp") == {"http": 1, "otlp": 2}

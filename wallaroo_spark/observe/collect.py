@@ -10,6 +10,7 @@ import json
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -414,12 +415,18 @@ _OF_WORKERS = frozenset(one.name for one in dataclasses.fields(SlotStatus)) - _O
 
 def doors_of(slot: int, answer: Mapping[str, Any]) -> list[DoorStatus]:
     """The doors of an answer."""
-    ages, counts, addresses = (answer.get(name, {}) for name in ("door_ages", "counts", "doors"))
+    ages, counts = (answer.get(name, {}) for name in ("door_ages", "counts"))
+    doors = answer.get("door_list", ())
+    refusals: Counter[str] = Counter()
+    for name, number in counts.items():
+        if name.startswith(DOOR_REFUSED):
+            door, _, _ = name.removeprefix(DOOR_REFUSED).partition("-")
+            # The HTTP door takes OTLP's requests, too, where that has no door of its own.
+            refusals[door if door != "otlp" or any(one["door"] == door for one in doors) else "http"] += number
     found = []
-    for one in answer.get("door_list", ()):
-        refused = sum(n for name, n in counts.items() if name.startswith(f"{DOOR_REFUSED}{one['door']}-"))
-        values = {**one, "slot": slot, "address": addresses.get(one["door"], ""), "oldest": ages.get(one["door"])}
-        found.append(record_from_json(DoorStatus, {**values, "refused": refused}))
+    for one in doors:
+        values = {**one, "slot": slot, "oldest": ages.get(one["door"])}
+        found.append(record_from_json(DoorStatus, {**values, "refused": refusals[one["door"]]}))
     return found
 
 

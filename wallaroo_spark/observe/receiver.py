@@ -372,14 +372,9 @@ class SlotStatus:
     """Sessions that were answered by OK and have not ended."""
     waiting: int = figure(0, "{session}", "wallaroo_sessions_waiting", otel="wallaroo.sessions.waiting")
     """Accepted connectors that wait for OK."""
-    doors: Mapping[str, str] = field(default_factory=dict)
-    """Where its doors for other protocols are reached: ``http`` and a URL, ``kafka`` and host:port, ``otlp`` and
-    host:port."""
     door_received: tuple[str, ...] = ()
     """The streams and topics whose requests its doors answer when they are received, as patterns: the option
     ``door.received``."""
-    requests_waiting: int = 0
-    """Requests of doors' clients that wait for their commit."""
     credits: int = figure(0, "{message}", "wallaroo_credits", otel="wallaroo.credits.available", terminal="credits")
     """Messages that connectors may still send."""
     instances: int = figure(0, "{instance}", "wallaroo_instances")

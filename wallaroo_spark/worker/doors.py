@@ -147,9 +147,7 @@ class WorkerDoors:
     def status(self) -> dict[str, Any]:
         """The open doors, by the names of ``observe.receiver.SlotStatus`` and ``DoorStatus``."""
         return {
-            "doors": {name: door.url for name, door in self._open.items()},
             "door_received": self._options.door_received,
-            "requests_waiting": sum(door.waiting for door in self._open.values()),
             "door_list": [self._status_of(name, door) for name, door in self._open.items()],
         }
 
@@ -157,6 +155,7 @@ class WorkerDoors:
         requests = door.requests
         return {
             "door": name,
+            "address": door.url,
             "ports": door.ports,
             "connections": door.connections,
             "clients": sum(one.startswith(f"{name}/") for one in self.ground.clients),

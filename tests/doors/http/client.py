@@ -42,7 +42,7 @@ class Client:
 
     def __init__(self, worker: Running, cookie: str = COOKIE) -> None:
         self.worker = worker
-        self.url = worker.client.status()["doors"]["http"]
+        self.url = worker.client.status()["door_list"][0]["address"]
         self.address = (self.url.rpartition(":")[0].rpartition("/")[2], int(self.url.rpartition(":")[2]))
         self.cookie = cookie
         self._pool = ThreadPoolExecutor(16)

@@ -28,7 +28,7 @@ CURL = shutil.which("curl")
 def test_a_request_is_answered_when_its_messages_are_committed(client: Client) -> None:
     waiting = client.later(b'[{"a": 1}, {"b": 2}]')
     assert not waiting.done()
-    assert client.worker.client.status()["requests_waiting"] == 1
+    assert client.worker.client.status()["door_list"][0]["waiting"] == 1
 
     reference = client.commit()
 
@@ -493,7 +493,7 @@ def test_curl_sends_a_file(client: Client, tmp_path: Path) -> None:
 
 
 def test_the_door_is_off_unless_it_has_a_port(make_fleet: Callable[..., Fleet]) -> None:
-    assert make_fleet().start().client.status()["doors"] == {}
+    assert make_fleet().start().client.status()["door_list"] == []
 
 
 def test_refused_requests_and_those_that_wait_are_shown(client: Client) -> None:
@@ -509,8 +509,8 @@ def test_refused_requests_and_those_that_wait_are_shown(client: Client) -> None:
     assert shown["counts"]["door-refused:http-unauthorized"] == 2
     (found,) = shown["door_list"]
     assert found == {
-        "door": "http", "ports": [client.address[1]], "connections": found["connections"], "clients": 1, "waiting": 1,
-        "waiting_by": {"http/shop-1": 1},
+        "door": "http", "address": client.url, "ports": [client.address[1]], "connections": found["connections"],
+        "clients": 1, "waiting": 1, "waiting_by": {"http/shop-1": 1},
     }  # fmt: skip
     assert found["connections"] >= 1
     assert shown["door_ages"]["http"] >= 0

@@ -37,7 +37,8 @@ def open_receiver(spark: SparkSession, **options: Any) -> Receiver:
 
 def door_of(receiver: Receiver) -> str:
     """The URL of the door, once a worker serves."""
-    return str(eventually(lambda: receiver.status().slots[0].doors.get("http"), "a worker has the door", pause=0.1))
+    (door,) = eventually(lambda: receiver.status().doors, "a worker has the door", pause=0.1)
+    return str(door.address)
 
 
 class Sender:
@@ -59,10 +60,10 @@ class Sender:
 
     def _posted(self, value: bytes, number: int) -> bool:
         with suppress(OSError, http.client.HTTPException):
-            url = self.receiver.status().slots[0].doors.get("http")
-            if url is None:
+            doors = self.receiver.status().doors
+            if not doors:
                 return False
-            place = urlsplit(url)
+            place = urlsplit(doors[0].address)
             fields = {"Content-Type": "text/plain", "Authorization": f"Bearer {COOKIE}"}
             if self.name:
                 fields |= {"Wallaroo-Instance": self.name, "Wallaroo-Token": str(number)}

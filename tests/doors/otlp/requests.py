@@ -90,12 +90,22 @@ def running(**options: Any) -> Iterator[FakeWorker]:
         yield worker
 
 
+def door_of(worker: FakeWorker, name: str) -> dict[str, Any]:
+    """A door as the worker's status has it."""
+    return next(one for one in worker.status()["door_list"] if one["door"] == name)
+
+
+def waiting(worker: FakeWorker) -> int:
+    """The requests that wait at both doors."""
+    return sum(one["waiting"] for one in worker.status()["door_list"])
+
+
 def grpc_of(worker: FakeWorker) -> str:
-    return str(worker.status()["doors"]["otlp"])
+    return str(door_of(worker, "otlp")["address"])
 
 
 def http_of(worker: FakeWorker) -> str:
-    return str(worker.status()["doors"]["http"])
+    return str(door_of(worker, "http")["address"])
 
 
 def export(worker: FakeWorker, body: bytes, signal: str = "traces", seconds: float = SECONDS, **settings: Any) -> bytes:

@@ -16,6 +16,7 @@ from tests import evil_values as evil
 from tests.doors.otlp.requests import logs, metrics, traces
 from wallaroo_spark.doors.http.problems import Problem
 from wallaroo_spark.doors.otlp.bodies import LISTS, MOST_NAME_BYTES, UNNAMED, client_of
+from wallaroo_spark.doors.otlp.status import of_otlp
 
 MAKERS: dict[str, Callable[[str | None], Any]] = {
     "logs": lambda service: logs("late", service=service),
@@ -92,7 +93,7 @@ EVIL = {
 def test_a_body_that_is_no_request_is_refused(name: str) -> None:
     with pytest.raises(Problem) as refused:
         client_of("traces", EVIL[name])
-    assert refused.value.code == "http-body-unreadable"
+    assert of_otlp(refused.value).code == "otlp-body-unreadable"
 
 
 @pytest.mark.parametrize("name", evil.PAYLOADS)

@@ -24,6 +24,7 @@ from tests.doors.otlp.requests import (
     post,
     running,
     traces,
+    waiting,
 )
 from tests.pems import make_pems
 from tests.waiting import SECONDS, eventually
@@ -62,7 +63,7 @@ def test_a_request_is_answered_when_it_is_committed() -> None:
         over_http = later(pool, worker, post, logs("late").SerializeToString(), "logs")
         assert not over_grpc.done()
         assert not over_http.done()
-        assert worker.status()["requests_waiting"] == 2
+        assert waiting(worker) == 2
 
         worker.commit(2)
 
@@ -117,12 +118,16 @@ class TestRefusals:
             assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
             status, retry = status_of(error)
             assert (status.code, status.message, retry) == (3, error.details(), None)
+            assert status.message.endswith(" [otlp-body-unreadable]")
             code, fields, answer = post(worker, b"hello")
             assert (code, fields["content-type"]) == (400, "application/x-protobuf")
             assert Status.FromString(answer).message == error.details()
             code, _, answer = post(worker, b"[]", media=JSON)
             assert (code, json.loads(answer)["code"]) == (400, 3)
-            assert worker.status()["counts"]["door-refused:http-body-unreadable"] == 3
+            assert json.loads(answer)["message"].endswith(" [otlp-body-unreadable]")
+            counts = worker.status()["counts"]
+            refusals = {name: number for name, number in counts.items() if name.startswith("door-refused:")}
+            assert refusals == {"door-refused:otlp-body-unreadable": 3}
 
     def test_a_body_that_is_too_long(self) -> None:
         long = logs("x" * 4000).SerializeToString()
@@ -144,6 +149,7 @@ class TestRefusals:
             assert post(worker, BODY, media="text/plain")[0] == 415
             assert post(worker, BODY, Content_Encoding="br")[0] == 415
             assert post(worker, BODY, "profiles")[0] == 404
+            assert worker.status()["counts"]["door-refused:otlp-media-type"] == 2
             with grpc.insecure_channel(grpc_of(worker)) as channel, pytest.raises(grpc.RpcError) as error:
                 method_of(channel, "profiles")(BODY)
             assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
@@ -154,6 +160,7 @@ class TestRefusals:
             wrong = refused(worker, BODY, metadata=[("authorization", "Bearer wrong")])
             assert wrong.code() is grpc.StatusCode.UNAUTHENTICATED
             assert post(worker, BODY)[0] == 401
+            assert worker.status()["counts"]["door-refused:otlp-unauthorized"] == 3
             assert export(worker, BODY, metadata=[("authorization", f"Bearer {COOKIE}")]) == b""
             assert post(worker, BODY, Authorization=f"Bearer {COOKIE}")[0] == 200
 
@@ -198,9 +205,9 @@ class TestSendAgain:
                 call = method_of(channel).future(BODY)
                 eventually(lambda: worker.status()["counts"].get("door-requests", 0) == 1)
                 call.cancel()
-                eventually(lambda: worker.status()["requests_waiting"] == 0)
+                eventually(lambda: waiting(worker) == 0)
             again = pool.submit(export, worker, BODY)
-            eventually(lambda: worker.status()["requests_waiting"] == 1)
+            eventually(lambda: waiting(worker) == 1)
             worker.commit()
             assert again.result(SECONDS) == b""
         assert len(committed(worker)) == 1

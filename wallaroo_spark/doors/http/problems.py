@@ -1,6 +1,6 @@
-"""Refusals of the HTTP door: a status of HTTP, a code of ``docs/errors.md`` and a sentence, as problem details.
+"""Refusals of HTTP and OTLP requests: a status of HTTP, a code of ``docs/errors.md`` and a sentence.
 
-Source: RFC 9457; ``docs/errors.md#the-http-door``.
+Source: RFC 9457; ``docs/errors.md#the-http-door``, ``docs/errors.md#the-otlp-door``.
 """
 
 from __future__ import annotations
@@ -29,6 +29,13 @@ STATUS = {
     "http-not-ready": HTTPStatus.SERVICE_UNAVAILABLE,
     "http-elsewhere": HTTPStatus.SERVICE_UNAVAILABLE,
     "http-send-again": HTTPStatus.SERVICE_UNAVAILABLE,
+    "otlp-body-unreadable": HTTPStatus.BAD_REQUEST,
+    "otlp-unauthorized": HTTPStatus.UNAUTHORIZED,
+    "otlp-body-too-large": HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    "otlp-media-type": HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+    "otlp-full": HTTPStatus.SERVICE_UNAVAILABLE,
+    "otlp-not-ready": HTTPStatus.SERVICE_UNAVAILABLE,
+    "otlp-send-again": HTTPStatus.SERVICE_UNAVAILABLE,
     "internal-error": HTTPStatus.INTERNAL_SERVER_ERROR,
 }
 """The status of each code. A request that is answered with 503 may be sent again unchanged."""

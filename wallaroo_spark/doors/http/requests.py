@@ -27,7 +27,7 @@ from wallaroo_spark.doors.http.problems import Problem
 from wallaroo_spark.doors.http.repeats import Repeats, without
 from wallaroo_spark.doors.otlp.bodies import GZIP, LISTS
 from wallaroo_spark.doors.otlp.intake import Intake, due
-from wallaroo_spark.doors.otlp.status import as_json, packed
+from wallaroo_spark.doors.otlp.status import as_json, of_otlp, packed
 from wallaroo_spark.doors.tickets import Ticket, answered_when_received
 from wallaroo_spark.doors.waits import kept
 from wallaroo_spark.options import Options
@@ -148,7 +148,8 @@ class Requests:
             if kind == JSON and not (body := body.strip()).startswith(b"{"):
                 raise Problem("http-body-unreadable", "a request as JSON is an object")
             await self._otlp.export(signal, body, until, sender)
-        except Problem as problem:
+        except Problem as found:
+            problem = of_otlp(found)
             self._ground.host.refuse(problem.code, connection.stream.peer, "", problem.detail)
             form, media = (as_json, JSON) if kind == JSON else (packed, PROTOBUF)
             answer = Answer(problem.status, form(problem), media)

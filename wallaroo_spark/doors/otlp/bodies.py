@@ -50,7 +50,7 @@ def client_of(signal: str, body: bytes) -> str | None:
     try:
         return _name(_service(memoryview(data), whole))
     except _Broken as error:
-        raise Problem("http-body-unreadable", f"the body is no OTLP request as protobuf: {error}") from None
+        raise Problem("otlp-body-unreadable", f"the body is no OTLP request as protobuf: {error}") from None
 
 
 def _unpacked(body: bytes) -> tuple[bytes, bool]:
@@ -59,17 +59,17 @@ def _unpacked(body: bytes) -> tuple[bytes, bool]:
     try:
         data = reader.decompress(body, LOOKED_INTO)
     except zlib.error as error:
-        raise Problem("http-body-unreadable", f"the body is not gzip: {error}") from None
+        raise Problem("otlp-body-unreadable", f"the body is not gzip: {error}") from None
     if reader.eof:
         return data, True
     if len(data) < LOOKED_INTO:
-        raise Problem("http-body-unreadable", "the body ends within its gzip data")
+        raise Problem("otlp-body-unreadable", "the body ends within its gzip data")
     # gzip ends with the decompressed size. A body that lies about it is left out where it is decoded.
     size = int.from_bytes(body[-4:], "little")
     most = min(MOST_UNPACKED, max(FREE_BYTES, EXPANSION * len(body)))
     if size > most:
         raise Problem(
-            "http-body-too-large",
+            "otlp-body-too-large",
             f"the body of {len(body)} bytes has {size} when it is decompressed, and at most {most}; let the exporter "
             "send fewer records a batch",
         )
@@ -78,12 +78,12 @@ def _unpacked(body: bytes) -> tuple[bytes, bool]:
 
 def _client_of_json(field: str, document: Any) -> str | None:
     if not isinstance(document, dict):
-        raise Problem("http-body-unreadable", "a request as JSON is an object")
+        raise Problem("otlp-body-unreadable", "a request as JSON is an object")
     if not document:
         return None
     found = document.get(field)
     if not isinstance(found, list):
-        raise Problem("http-body-unreadable", f"the request has no list {field!r}")
+        raise Problem("otlp-body-unreadable", f"the request has no list {field!r}")
     if not found:
         return None
     try:

@@ -21,7 +21,7 @@ from wallaroo_spark import transport
 from wallaroo_spark.doors.ground import Ground
 from wallaroo_spark.doors.http.problems import Problem
 from wallaroo_spark.doors.otlp.intake import DOOR, Intake, due
-from wallaroo_spark.doors.otlp.status import code_of, packed
+from wallaroo_spark.doors.otlp.status import code_of, of_otlp, packed, text_of
 from wallaroo_spark.errors import ConfigurationError, one_line
 from wallaroo_spark.options import Options
 from wallaroo_spark.transport import format_address
@@ -172,14 +172,14 @@ class OtlpDoor(grpc.GenericRpcHandler):
             # An answer without fields: all was accepted.
             return b""
         except Problem as found:
-            problem = found
+            problem = of_otlp(found)
             self._ground.host.refuse(problem.code, str(context.peer()), "", problem.detail)
         except Exception:
             log.exception("slot %d: an OTLP request of %s could not be answered", self._ground.slot, context.peer())
             self._ground.host.count("internal-errors", 1)
             problem = Problem("internal-error", "an error of this program; the worker's log has it")
         details = (("grpc-status-details-bin", packed(problem)),)
-        await context.abort(_CODES[code_of(problem)], problem.detail, details)
+        await context.abort(_CODES[code_of(problem)], text_of(problem), details)
         raise AssertionError
 
     async def _read(self, bodies: AsyncIterator[bytes]) -> bytes:
@@ -189,8 +189,8 @@ class OtlpDoor(grpc.GenericRpcHandler):
                 async for body in bodies:
                     return body
         except TimeoutError:
-            raise Problem("http-full", f"the body did not come within {READ_SECONDS:g} s; send again") from None
-        raise Problem("http-body-unreadable", "the request has no message")
+            raise Problem("otlp-full", f"the body did not come within {READ_SECONDS:g} s; send again") from None
+        raise Problem("otlp-body-unreadable", "the request has no message")
 
     def _sender(self, context: Any) -> str:
         """The name of who sends; empty where it has none. Raises :class:`Problem` unless the request has a secret."""
@@ -202,7 +202,7 @@ class OtlpDoor(grpc.GenericRpcHandler):
         name = senders.who(token.strip().encode()) if scheme.lower() == "bearer" else None
         if name is None:
             raise Problem(
-                "http-unauthorized",
+                "otlp-unauthorized",
                 f"the request needs the metadata authorization: Bearer with {senders.secret}, as with "
                 "OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20SECRET",
             )

@@ -50,11 +50,11 @@ class Intake:
     def admit(self) -> None:
         """Raise :class:`Problem` when no new request can be taken now; asked before the body is read."""
         if self.leaving:
-            raise Problem("http-send-again", f"the worker leaves: {self.leaving}; send again")
+            raise Problem("otlp-send-again", f"the worker leaves: {self.leaving}; send again")
         if not self._ground.host.eases():
-            raise Problem("http-full", "the worker's memory is full (memoryBudget); send again")
+            raise Problem("otlp-full", "the worker's memory is full (memoryBudget); send again")
         if self.waiting >= self._options.max_sessions:
-            raise Problem("http-full", f"{self.waiting} requests wait for their answer (maxSessions); send again")
+            raise Problem("otlp-full", f"{self.waiting} requests wait for their answer (maxSessions); send again")
 
     async def export(self, signal: str, body: bytes, until: float, sender: str) -> None:
         """Take a body; returns when it is committed. Raises :class:`Problem`, at the latest at ``until``.
@@ -64,7 +64,7 @@ class Intake:
         most = self._options.max_frame_bytes - FRAME_OVERHEAD
         if len(body) > most:
             raise Problem(
-                "http-body-too-large",
+                "otlp-body-too-large",
                 f"a request of {len(body)} bytes is longer than {most} (maxFrameBytes); let the exporter send fewer "
                 "records a batch, or raise maxFrameBytes",
             )
@@ -91,7 +91,7 @@ class Intake:
         client = self._ground.client(self._ground.own_instance(f"{DOOR}/{name}"))
         if not await kept(client.opening, until - time.monotonic()):
             raise Problem(
-                "http-not-ready",
+                "otlp-not-ready",
                 f"{client.ended or 'the worker is not ready: no query reads the receiver yet'}; send again",
             )
         return client
@@ -99,7 +99,7 @@ class Intake:
     async def _committed(self, client: DoorClient, signal: str, body: bytes, until: float, sender: str) -> None:
         stream = client.stream(signal)
         if stream is None:
-            raise Problem("http-send-again", f"{client.ended}; send again")
+            raise Problem("otlp-send-again", f"{client.ended}; send again")
         identity = [hashlib.blake2b(body, digest_size=16).hexdigest()]
         now = time.monotonic()
         reference = self._repeats.known(client.instance, signal, identity[0], now)
@@ -125,9 +125,9 @@ class Intake:
                 # The client has gone, or is told to send again.
                 self._repeats.remember(client.instance, stream, identity, references, now + UNANSWERED_SECONDS)
         if ticket.kept is False:
-            raise Problem("http-send-again", f"{ticket.reason}; send again")
+            raise Problem("otlp-send-again", f"{ticket.reason}; send again")
         raise Problem(
-            "http-send-again",
+            "otlp-send-again",
             "the batch with this request is not committed yet; send it again, and it is recognised. A shorter trigger, "
             "or a longer time-out of the exporter, makes that rare",
         )

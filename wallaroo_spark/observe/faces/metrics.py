@@ -246,7 +246,7 @@ def _handshakes_refused(facts: _Facts) -> Iterator[Sample]:
 def _door_refusals(facts: _Facts) -> Iterator[Sample]:
     """Requests that doors have refused, by the code of docs/errors.md; clients send some of them again by
     themselves."""
-    return _by_kind(facts, DOOR_REFUSED, "http-unauthorized", "kafka-sasl-authentication-failed")
+    return _by_kind(facts, DOOR_REFUSED, "http-unauthorized", "kafka-sasl-authentication-failed", "otlp-unauthorized")
 
 
 @METRICS.metric("wallaroo_protocol_violations_total", "{violation}", ("slot", "fault"))
