@@ -41,6 +41,7 @@ class PostgresServer:
             "shared_buffers": "16MB",
             "max_wal_size": "64MB",
             "autovacuum": "off",
+            "wal_level": "logical",
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         self._guard.start([*self._command, *options], self._answers)

@@ -103,7 +103,9 @@ class SendView(contextlib.ExitStack):
     async def watch(self, connector: Connector) -> None:
         """Refresh the display at intervals, until cancelled."""
         while True:
-            self._waits = waits(connector.waiting_for, list(self.inputs.values()))
+            found = waits(connector.waiting_for, list(self.inputs.values()))
+            idle = found == _WAITS["connection"] and connector.status().state == "connected"
+            self._waits = "" if idle else found
             self.refresh()
             await asyncio.sleep(LOOK_SECONDS)
 

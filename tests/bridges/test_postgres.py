@@ -1,0 +1,228 @@
+"""PostgreSQL's tables: their changes from the log, and rows by a growing key, from a real server."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from proving.servers.postgres import PostgresServer
+from tests.bridges.support import Bridging
+from tests.waiting import eventually
+from wallaroo_spark.testing import FakeWorker
+
+
+class Database:
+    """A table of the test's own, and a slot of its own."""
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+        self.name = f"t{uuid.uuid4().hex[:8]}"
+        self.connection = psycopg.connect(dsn, autocommit=True)
+        self.run(f"CREATE TABLE {self.name} (id bigserial PRIMARY KEY, value text)")
+
+    def run(self, query: str, *values: object) -> list[Any]:
+        cursor = self.connection.execute(query, values)
+        return cursor.fetchall() if cursor.description else []
+
+    def insert(self, first: int, last: int) -> None:
+        """Rows with the texts of numbers, of which each is a transaction."""
+        for number in range(first, last):
+            self.run(f"INSERT INTO {self.name} (value) VALUES (%s)", str(number))
+
+    def slot(self) -> list[Any]:
+        return self.run("SELECT active, confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = %s", self.name)
+
+    def changes(self) -> tuple[str, ...]:
+        names = ("--tables", self.name, "--slot", self.name, "--publication", self.name)
+        return ("postgres", self.dsn, *names)
+
+    def rows(self) -> tuple[str, ...]:
+        return ("postgres-table", self.dsn, self.name, "--poll", "0.05")
+
+
+@pytest.fixture
+def database(postgres: PostgresServer) -> Iterator[Database]:
+    found = Database(postgres.dsn)
+    yield found
+    eventually(lambda: not any(active for active, _ in found.slot()))
+    for _ in found.slot():
+        found.run("SELECT pg_drop_replication_slot(%s)", found.name)
+    found.run(f"DROP PUBLICATION IF EXISTS {found.name}")
+    found.run(f"DROP TABLE {found.name}")
+    found.connection.close()
+
+
+@pytest.fixture
+def worker() -> Iterator[FakeWorker]:
+    with FakeWorker() as found:
+        yield found
+
+
+def texts(bridging: Bridging) -> list[str]:
+    return [json.loads(one)["new"]["value"] for one in bridging.values()]
+
+
+def begun(bridging: Bridging, database: Database) -> None:
+    """The slot is there, from which on changes are sent."""
+    eventually(lambda: any(active for active, _ in database.slot()), bridging.output)
+
+
+def test_changes_are_sent_once_although_the_bridge_is_killed(
+    database: Database, worker: FakeWorker, tmp_path: Path
+) -> None:
+    bridging = Bridging(worker, tmp_path, *database.changes())
+    with bridging.running():
+        begun(bridging, database)
+        database.insert(0, 10)
+        # A transaction of several rows, which a reference within it divides.
+        database.run(f"INSERT INTO {database.name} (value) SELECT g::text FROM generate_series(10, 1999) g")
+        worker.read(200)
+    eventually(lambda: not any(active for active, _ in database.slot()))
+    database.insert(2000, 2010)
+    with bridging.again():
+        bridging.wait(2010)
+
+    assert texts(bridging) == [str(number) for number in range(2010)]
+
+
+def test_every_kind_of_change_is_a_document_in_the_order_of_the_commits(
+    database: Database, worker: FakeWorker, tmp_path: Path
+) -> None:
+    bridging, name = Bridging(worker, tmp_path, *database.changes()), database.name
+    with bridging.running(), worker.committing(), psycopg.connect(database.dsn) as early:
+        begun(bridging, database)
+        early.execute(f"INSERT INTO {name} (value) VALUES ('committed last')")
+        database.run(f"INSERT INTO {name} (value) VALUES ('ä')")
+        database.run(f"UPDATE {name} SET value = NULL WHERE id = 2")
+        database.run(f"UPDATE {name} SET id = 20 WHERE id = 2")
+        database.run(f"DELETE FROM {name} WHERE id = 20")
+        early.commit()
+        database.run(f"TRUNCATE {name}")
+        bridging.wait(6)
+
+    documents = [json.loads(one) for one in bridging.values()]
+    assert {one["table"] for one in documents} == {f"public.{name}"}
+    assert [(one["op"], one.get("old"), one.get("new")) for one in documents] == [
+        ("insert", None, {"id": 2, "value": "ä"}),
+        ("update", None, {"id": 2, "value": None}),
+        ("update", {"id": 2}, {"id": 20, "value": None}),
+        ("delete", {"id": 20}, None),
+        ("insert", None, {"id": 1, "value": "committed last"}),
+        ("truncate", None, None),
+    ]
+    assert worker.committed["key"].to_pylist() == [b"[2]", b"[2]", b"[20]", b"[20]", b"[1]", None]
+    assert all(time is not None for time in worker.committed["event_time"].to_pylist())
+
+
+def test_the_slot_is_told_what_is_committed_and_nothing_else(
+    database: Database, worker: FakeWorker, tmp_path: Path
+) -> None:
+    bridging = Bridging(worker, tmp_path, *database.changes())
+    with bridging.running():
+        begun(bridging, database)
+        database.insert(0, 3)
+        worker.read(3)
+        (behind,) = database.run("SELECT pg_current_wal_lsn()")[0]
+        passed = "SELECT confirmed_flush_lsn >= %s FROM pg_replication_slots WHERE slot_name = %s"
+        assert database.run(passed, behind, database.name) == [(False,)]
+        worker.commit()
+        # Its log is let go up to the end, also that of other tables.
+        database.run("SELECT pg_logical_emit_message(false, 'other', 'x')")
+        eventually(lambda: database.run(passed, behind, database.name)[0][0], bridging.output)
+
+
+def test_a_slot_that_is_gone_is_an_error_because_changes_are_lost(
+    database: Database, worker: FakeWorker, tmp_path: Path
+) -> None:
+    bridging = Bridging(worker, tmp_path, *database.changes())
+    with bridging.running(), worker.committing():
+        begun(bridging, database)
+        database.insert(0, 3)
+        bridging.wait(3)
+    eventually(lambda: not any(active for active, _ in database.slot()))
+    database.run("SELECT pg_drop_replication_slot(%s)", database.name)
+    with bridging.running() as process:
+        assert process.wait(60) == 1
+
+    assert f"PostgreSQL has no replication slot '{database.name}' any more" in bridging.output
+    assert "[source-changed]" in bridging.output
+
+
+@pytest.mark.long
+def test_a_server_that_is_started_again_is_followed(tmp_path: Path, worker: FakeWorker) -> None:
+    server = PostgresServer()
+    try:
+        server.start()
+        database = Database(server.dsn)
+        bridging = Bridging(worker, tmp_path, *database.changes())
+        with bridging.running(), worker.committing():
+            begun(bridging, database)
+            database.insert(0, 3)
+            bridging.wait(3)
+            server.stop()
+            server.start()
+            database.connection = psycopg.connect(server.dsn, autocommit=True)
+            database.insert(3, 6)
+            bridging.wait(6)
+
+        assert texts(bridging) == [str(number) for number in range(6)]
+        assert "answers again" in bridging.output
+    finally:
+        server.remove()
+
+
+def test_rows_are_sent_once_although_the_bridge_is_killed(
+    database: Database, worker: FakeWorker, tmp_path: Path
+) -> None:
+    database.run(f"INSERT INTO {database.name} (value) SELECT g::text FROM generate_series(0, 1999) g")
+    bridging = Bridging(worker, tmp_path, *database.rows())
+    bridging.killed_before_the_commit(200)
+    with bridging.again():
+        database.insert(2000, 2010)
+        bridging.wait(2010)
+
+    assert [json.loads(one) for one in bridging.values()] == [
+        {"id": number + 1, "value": str(number)} for number in range(2010)
+    ]
+
+
+def test_a_row_that_is_committed_behind_one_with_a_greater_key_is_not_passed(
+    database: Database, worker: FakeWorker, tmp_path: Path
+) -> None:
+    bridging = Bridging(worker, tmp_path, *database.rows())
+    with bridging.running(), worker.committing(), psycopg.connect(database.dsn) as early:
+        early.execute(f"INSERT INTO {database.name} (value) VALUES ('early')")
+        database.run(f"INSERT INTO {database.name} (value) VALUES ('late')")
+        waits = "SELECT 1 FROM pg_stat_activity WHERE query LIKE '%%pg_locks%%' AND pid <> pg_backend_pid()"
+        eventually(lambda: database.run(waits), bridging.output)
+        assert bridging.values() == []
+        early.commit()
+        bridging.wait(2)
+
+    assert [json.loads(one)["value"] for one in bridging.values()] == ["early", "late"]
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "problem"),
+    [
+        ("SELECT 1", "value", "that is text and not unique"),
+        ("ALTER SEQUENCE {name}_id_seq CACHE 5", "id", "a sequence with CACHE 5"),
+        ("INSERT INTO {name} (id) VALUES (0)", "id", "has the key 0, and a reference is above 0"),
+    ],
+)
+def test_a_table_that_cannot_be_read_so_is_refused_with_the_way_out(
+    database: Database, worker: FakeWorker, tmp_path: Path, change: str, key: str, problem: str
+) -> None:
+    database.run(change.format(name=database.name))
+    bridging = Bridging(worker, tmp_path, *database.rows(), "--key", key)
+    with bridging.running() as process:
+        assert process.wait(60) == 1
+
+    assert problem in bridging.output
+    assert "[source-setup]" in bridging.output
