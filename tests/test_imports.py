@@ -135,6 +135,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "client": ("api", "connector.arguments", "connector.backoff", "registry", "transport"),
     "wiretap": ("protocol", "transport", "connector"),
+    "conformance": ("api", "codes", "protocol", "transport", "wiretap"),
     "observe": (
         "codes",
         "protocol.reserved",
@@ -170,6 +171,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "pubsub",
         "observe",
         "wiretap",
+        "conformance",
         "pipelines",
         "engine",
         "yaml_reader",

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from proving.pages.commands import cli_page
+from proving.pages.conformance import PAGE as CONFORMANCE
+from proving.pages.conformance import with_checks
 from proving.pages.dashboard import FILE as DASHBOARD
 from proving.pages.dashboard import dashboard
 from proving.pages.errors import errors_page
@@ -36,7 +38,7 @@ def main() -> None:
     for page, make in PAGES.items():
         (DOCS / page).write_text(make(), encoding="utf-8")
     within: dict[str, Callable[[str], str]] = {page: functools.partial(with_tables, page) for page in TABLES}
-    for page, fill in {**within, f"pipelines/{PAGE}": with_fields}.items():
+    for page, fill in {**within, f"pipelines/{PAGE}": with_fields, CONFORMANCE: with_checks}.items():
         path = DOCS / page
         path.write_text(fill(path.read_text(encoding="utf-8")), encoding="utf-8")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,6 +17,9 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.waiting import SECONDS
+from wallaroo_spark.conformance import connectors
+from wallaroo_spark.conformance.checks import CheckOutcome
+from wallaroo_spark.conformance.connector_runs import CheckedConnector
 from wallaroo_spark.testing import FakeWorker
 
 
@@ -117,3 +121,31 @@ def test_clients_of_a_bridge_are_told_the_committed_lines(worker: FakeWorker) ->
 
     assert values(worker) == [b"book", b"pen", b"ink", b"lamp"]
     assert set(worker.committed["stream"].to_pylist()) == {"till-1"}
+
+
+def failures(*command: str) -> list[str]:
+    """What the checks of connectors find."""
+    results = list(connectors.plan(CheckedConnector(command)).results())
+    assert sum(one.outcome is CheckOutcome.LEFT_OUT for one in results) == 2  # Those that are about v3 alone.
+    return [f"{one.check}: expected {one.expected}; came {one.came}" for one in results if one.outcome == "failed"]
+
+
+@pytest.mark.long
+def test_a_connector_in_javascript_passes_the_checks() -> None:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("there is no node here, which runs the example")
+
+    assert failures(node, str(ROOT / "examples" / "connectors" / "connector.mjs")) == []
+
+
+@pytest.mark.long
+def test_a_connector_in_go_passes_the_checks(tmp_path: Path) -> None:
+    go = shutil.which("go")
+    if go is None:
+        pytest.skip("there is no go here, which compiles the example")
+    program = str(tmp_path / "connector")
+    source = str(ROOT / "examples" / "connectors" / "connector.go")
+    subprocess.run([go, "build", "-o", program, source], check=True, timeout=SECONDS)
+
+    assert failures(program) == []

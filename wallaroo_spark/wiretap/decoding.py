@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from wallaroo_spark import protocol
@@ -39,24 +39,22 @@ class SessionRules:
         self._streams = protocol.SessionStreams(revision, _MOST_STREAMS)
         self._whole = whole
 
-    def follow(self, sender: End, frame: protocol.Frame) -> str:
-        """Apply a frame; return the violation of a rule, empty without one."""
+    def follow(self, sender: End, frame: protocol.Frame) -> None:
+        """Apply a frame. Raises :class:`RemoteProtocolError` for the violation of a rule."""
         if not self._whole or self._state in _ENDED:
             # Behind an ERROR or a RESTART frames that were on their way are ignored.
-            return ""
+            return
         next_state = protocol.SESSION[_ROLES[sender]].get(self._state, {}).get(type(frame))
         if next_state is None:
-            return f"{protocol.frame_name(type(frame))} of a {sender} is not allowed in state {self._state}"
+            name = protocol.frame_name(type(frame))
+            raise protocol.broken(
+                protocol.Fault.WRONG_STATE, f"{name} of a {sender} is not allowed in state {self._state}"
+            )
         self._state = next_state
-        try:
-            if problem := self._credits(frame):
-                return problem
-            self._streams.follow(frame)
-        except RemoteProtocolError as error:
-            return error.message
-        return ""
+        self._credits(frame)
+        self._streams.follow(frame)
 
-    def _credits(self, frame: protocol.Frame) -> str:
+    def _credits(self, frame: protocol.Frame) -> None:
         match frame:
             case protocol.Ok(credits=granted):
                 self.credits = granted
@@ -67,8 +65,10 @@ class SessionRules:
             case protocol.Message() if self.credits is not None:
                 self.credits -= 1
                 if self.credits < 0:
-                    return f"sent with no credit left (the balance is {self.credits}); wait for an ACK"
-        return ""
+                    raise protocol.broken(
+                        protocol.Fault.NO_CREDIT,
+                        f"sent with no credit left (the balance is {self.credits}); wait for an ACK",
+                    )
 
 
 LONGEST_FRAME = 64 << 20
@@ -104,6 +104,8 @@ class DecodedFrame:
     """The connector's credits behind this frame; None where that is not known."""
     revision: protocol.Revision | None = None
     """The revision of the connection; None where it does not speak this protocol."""
+    code: str = ""
+    """The code of the error; empty where it has none."""
 
     def fields(self) -> dict[str, Any]:
         """The frame's fields by the names that ``docs/protocol.md`` gives them; bytes are ``bytes``."""
@@ -256,15 +258,20 @@ class CaptureDecoder:
             return DecodedFrame(
                 at, number, sender, piece.offset, piece.data, error=piece.problem, error_offset=piece.offset
             )
-        name, frame, error, error_at = decode_frame(known.revision, piece.data)
+        name, frame, problem, error_at = decode_frame(known.revision, piece.data)
         credits = None
         if frame is not None and known.rules is not None and sender is not None:
-            error = known.rules.follow(sender, frame)
+            try:
+                known.rules.follow(sender, frame)
+            except RemoteProtocolError as violated:
+                problem = violated
             credits = known.rules.credits
-        error_offset = piece.offset + error_at if error else None
-        return DecodedFrame(
-            at, number, sender, piece.offset, piece.data, name, frame, error, error_offset, credits, known.revision
+        found = DecodedFrame(
+            at, number, sender, piece.offset, piece.data, name, frame, credits=credits, revision=known.revision
         )
+        if problem is None:
+            return found
+        return replace(found, error=problem.message, error_offset=piece.offset + error_at, code=problem.code)
 
 
 def decode(
@@ -313,19 +320,22 @@ def _recognised(start: bytes) -> protocol.Revision:
     return found
 
 
-def decode_frame(revision: protocol.Revision, data: bytes) -> tuple[str, protocol.Frame | None, str, int]:
+def decode_frame(
+    revision: protocol.Revision, data: bytes
+) -> tuple[str, protocol.Frame | None, RemoteProtocolError | None, int]:
     """Name, value, error and the error's offset of one whole frame, given with length and tag."""
     tag, body = data[HEADER_BYTES - 1], data[HEADER_BYTES:]
     row = revision.by_tag.get(tag)
     if row is None:
         tags = ", ".join(f"{one.tag} {protocol.frame_name(one.frame)}" for one in revision.rows)
-        return "", None, f"tag {tag} is not a frame of {revision.name}; its tags are {tags}", HEADER_BYTES - 1
+        problem = f"tag {tag} is not a frame of {revision.name}; its tags are {tags}"
+        return "", None, protocol.broken(protocol.Fault.UNKNOWN_TAG, problem), HEADER_BYTES - 1
     name = protocol.frame_name(row.frame)
     reader = Reader(body, revision.byte_order, name)
     try:
-        return name, row.decode(reader), "", HEADER_BYTES
+        return name, row.decode(reader), None, HEADER_BYTES
     except RemoteProtocolError as error:
-        return name, None, error.message, HEADER_BYTES + reader.at
+        return name, None, error, HEADER_BYTES + reader.at
 
 
 _NAMES = {"stream_id": "stream", "message_id": "id"}

@@ -1,0 +1,442 @@
+"""Checks of a gateway of durable streams: a client that publishes to one stream and consumes it in groups of its own.
+
+The events of these checks stay in the stream; their source is ``conformance``. The checks are made one after the other,
+because they share the stream, to which nobody else may publish meanwhile. Source: ``docs/conformance.md``.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import queue
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from wallaroo_spark.api import cloudevents_pb2 as ce
+from wallaroo_spark.api import pipelines_pb2 as pb
+from wallaroo_spark.api import pipelines_pb2_grpc as rpc
+from wallaroo_spark.conformance.checks import Check, CheckPlan, CheckResult, Mismatch, NotApplicableError, run_check
+from wallaroo_spark.errors import printable
+
+SOURCE = "conformance"
+TYPE = "conformance.check"
+_CODE = "wallaroo-code"
+
+
+@dataclass(frozen=True)
+class CheckedGateway:
+    """What the checks of a gateway have in common."""
+
+    address: str
+    stream: str
+    """The stream to publish to, as ``namespace/name``."""
+    token: str = ""
+    credentials: grpc.ChannelCredentials | None = None
+    """Those of TLS; None: without it."""
+    seconds: float = 30.0
+    """The longest wait for an answer, a commit among them."""
+
+
+class CheckingClient:
+    """The client of one check."""
+
+    def __init__(self, setting: CheckedGateway) -> None:
+        self.setting = setting
+        self.name = secrets.token_hex(8)
+        """A name of its own, for its group and in the ids of its events."""
+        if setting.credentials is None:
+            self._channel = grpc.insecure_channel(setting.address)
+        else:
+            self._channel = grpc.secure_channel(setting.address, setting.credentials)
+        stubs: Any = rpc  # The generated code has no types.
+        self.streams = stubs.StreamsStub(self._channel)
+        self.schema = stubs.SchemaStub(self._channel)
+
+    def __enter__(self) -> CheckingClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._channel.close()
+
+    def event(self, id: str, **fields: Any) -> ce.CloudEvent:
+        """An event."""
+        made = {"source": SOURCE, "spec_version": "1.0", "type": TYPE, "binary_data": id.encode(), **fields}
+        return ce.CloudEvent(id=f"{self.name}-{id}", **made)
+
+    def request(self, *ids: str, **fields: Any) -> pb.PublishRequest:
+        """A request for events with these ids."""
+        given = {"stream": self.setting.stream, "partition": 0, **fields}
+        return pb.PublishRequest(events=[self.event(one) for one in ids], **given)
+
+    def publish(self, *ids: str, **fields: Any) -> Any:
+        """Publish events; the answer."""
+        return self.call(self.streams.Publish, self.request(*ids, **fields), "the answer of Publish")
+
+    def call(self, method: Any, request: Any, expected: str) -> Any:
+        """The answer of a method. Raises :class:`Mismatch` for an error."""
+        try:
+            return method(request, timeout=self.setting.seconds, metadata=self.metadata)
+        except grpc.RpcError as error:
+            raise Mismatch(expected, _shown(error)) from None
+
+    def refused(self, method: Any, request: Any, status: str, code: str, *, token: bool = True) -> None:
+        """The method fails with this status and code."""
+        expected = f"{status} with the code {code}"
+        try:
+            method(request, timeout=self.setting.seconds, metadata=self.metadata if token else ())
+        except grpc.RpcError as error:
+            if _status_and_code(error) == (status, code):
+                return
+            raise Mismatch(expected, _shown(error)) from None
+        raise Mismatch(expected, "an answer without an error")
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """The token, where there is one."""
+        token = self.setting.token
+        return (("authorization", f"Bearer {token}"),) if token else ()
+
+    def member(self, **join: Any) -> CheckingMember:
+        """A member of this check's group, once it is joined. The group begins at the latest event, and ends with it."""
+        member = CheckingMember(self)
+        fields = {"stream": self.setting.stream, "group": self.name, "partitions": [0], **join}
+        member.send(join=pb.JoinGroup(**fields))
+        member.next("joined", "`joined` behind `join`, before anything else")
+        return member
+
+
+class CheckingMember:
+    """A channel of ``Subscribe``."""
+
+    def __init__(self, client: CheckingClient) -> None:
+        self._client = client
+        self._given: queue.SimpleQueue[pb.SubscriberMessage | None] = queue.SimpleQueue()
+        self._call = client.streams.Subscribe(
+            iter(self._given.get, None), timeout=client.setting.seconds, metadata=client.metadata
+        )
+
+    def send(self, **message: Any) -> None:
+        """Send a message."""
+        self._given.put(pb.SubscriberMessage(**message))
+
+    def close(self) -> None:
+        """Send nothing more."""
+        self._given.put(None)
+
+    def cancel(self) -> None:
+        """Go without a word."""
+        self._call.cancel()
+        self.close()
+
+    def next(self, kind: str, expected: str) -> Any:
+        """The next event of the channel, which has to be of this kind."""
+        found = self.event(expected)
+        if found.WhichOneof("event") != kind:
+            raise Mismatch(expected, _text(found))
+        return getattr(found, kind)
+
+    def both(self, one: str, other: str, expected: str) -> tuple[Any, Any]:
+        """The next two events, which are of these kinds, in any order."""
+        found = [self.event(expected) for _ in range(2)]
+        by_kind = {event.WhichOneof("event"): event for event in found}
+        if by_kind.keys() != {one, other}:
+            raise Mismatch(expected, "; ".join(map(_text, found)))
+        return getattr(by_kind[one], one), getattr(by_kind[other], other)
+
+    def event(self, expected: str) -> Any:
+        """The next event of the channel."""
+        try:
+            return next(self._call)
+        except StopIteration:
+            raise Mismatch(expected, "the channel has ended") from None
+        except grpc.RpcError as error:
+            raise Mismatch(expected, _shown(error)) from None
+
+    def delivery(self, *ids: str) -> Any:
+        """The next delivery, which has these events."""
+        given = self.next("delivery", f"a delivery with the events {', '.join(ids)}")
+        self.has(given, *ids)
+        return given
+
+    def has(self, given: Any, *ids: str) -> None:
+        """The delivery has these events."""
+        found = [event.id.removeprefix(f"{self._client.name}-") for event in given.events]
+        if found != list(ids):
+            raise Mismatch(f"a delivery with the events {', '.join(ids)}", f"one with {', '.join(found) or 'none'}")
+
+    def settled(self, delivery: int) -> Any:
+        """The next event is ``settled`` of this delivery, without a problem."""
+        return self.accepted(self.next("settled", f"`settled` of delivery {delivery}"), delivery)
+
+    def accepted(self, settled: Any, delivery: int) -> Any:
+        """``settled`` is of this delivery, and has no problem."""
+        if settled.delivery != delivery or settled.problem.code:
+            raise Mismatch(f"`settled` of delivery {delivery} without a problem", _text(settled))
+        return settled
+
+    def ends(self, expected: str) -> None:
+        """The channel ends without an error."""
+        try:
+            found = next(self._call)
+        except StopIteration:
+            return
+        except grpc.RpcError as error:
+            raise Mismatch(expected, _shown(error)) from None
+        raise Mismatch(expected, _text(found))
+
+
+def _status_and_code(error: Any) -> tuple[str, str]:
+    metadata = dict(error.trailing_metadata() or ())
+    return error.code().name, str(metadata.get(_CODE, ""))
+
+
+def _shown(error: Any) -> str:
+    status, code = _status_and_code(error)
+    return printable(f"{status}, {f'code {code}' if code else 'without a code'}: {error.details()}")
+
+
+def _text(message: Any) -> str:
+    return printable(" ".join(str(message).split())[:300])
+
+
+# The checks.
+
+
+def _describe(client: CheckingClient) -> None:
+    found = client.call(client.schema.Describe, pb.DescribeRequest(), "the answer of Describe")
+    if not found.version or not found.schema or not found.gateways:
+        raise Mismatch("the schema, its version, and the addresses of the gateways", _text(found))
+
+
+def _publish(client: CheckingClient) -> None:
+    found = client.publish("a", "b").places
+    if len(found) != 2 or found[0].partition or found[1].offset != found[0].offset + 1:
+        raise Mismatch("two places in partition 0, one behind the other", _text(found))
+
+
+def _published_again(client: CheckingClient) -> None:
+    (first,) = client.publish("a").places
+    again = client.publish("a", "b").places
+    if again[0] != first or again[1].offset <= first.offset:
+        raise Mismatch(f"the place of the first time for the same event: {_text(first)}", _text(again))
+
+
+def _received(client: CheckingClient) -> None:
+    found = client.publish("a", durability=pb.RECEIVED)
+    if found.places:
+        raise Mismatch("no places with RECEIVED", _text(found))
+
+
+def _publish_many(client: CheckingClient) -> None:
+    requests = [client.request("a"), client.request(), client.request("b"), client.request("c", stream="no/stream")]
+    for number, request in enumerate(requests, start=5):
+        request.request = number
+    expected = "an answer to each of four requests, with its number: 5 and 7 with places, 6 and 8 with problems"
+    try:
+        answers = client.streams.PublishMany(iter(requests), timeout=client.setting.seconds, metadata=client.metadata)
+        found = {answer.request: answer for answer in answers}
+    except grpc.RpcError as error:
+        raise Mismatch(expected, _shown(error)) from None
+    shown = {number: (len(answer.places), answer.problem.code) for number, answer in sorted(found.items())}
+    unknown = "object-unknown" if not client.setting.token else shown.get(8, (0, ""))[1] or "object-unknown"
+    if shown != {5: (1, ""), 6: (0, "request-invalid"), 7: (1, ""), 8: (0, unknown)}:
+        raise Mismatch(expected, f"number: (places, problem) {shown}")
+
+
+def _unknown_stream(client: CheckingClient) -> None:
+    if client.setting.token:
+        raise NotApplicableError("a token may not be allowed to know whether there is a stream")
+    client.refused(client.streams.Publish, client.request("a", stream="no/stream"), "NOT_FOUND", "object-unknown")
+
+
+def _invalid_events(client: CheckingClient) -> None:
+    right = client.event("invalid")
+    wrong = [copy.deepcopy(right) for _ in range(5)]
+    for event, field in zip(wrong, ("id", "source", "type"), strict=False):
+        event.ClearField(field)
+    wrong[3].attributes["Upper"].ce_string = "x"
+    wrong[4].attributes["time"].ce_string = "now"
+    for events in ([], *([one] for one in wrong)):
+        request = pb.PublishRequest(stream=client.setting.stream, partition=0, events=events)
+        client.refused(client.streams.Publish, request, "INVALID_ARGUMENT", "request-invalid")
+
+
+def _large_message(client: CheckingClient) -> None:
+    events = [client.event(f"large-{number}", binary_data=bytes(1 << 20)) for number in range(5)]
+    request = pb.PublishRequest(stream=client.setting.stream, partition=0, events=events)
+    client.refused(client.streams.Publish, request, "INVALID_ARGUMENT", "request-invalid")
+
+
+def _no_token(client: CheckingClient) -> None:
+    if not client.setting.token:
+        raise NotApplicableError("no token was given")
+    client.refused(client.schema.Describe, pb.DescribeRequest(), "UNAUTHENTICATED", "token-refused", token=False)
+
+
+def _consume(client: CheckingClient) -> None:
+    member = client.member(max_events=2)
+    places = client.publish("a", "b", "c").places
+    given = member.delivery("a", "b")
+    if (given.partition, given.first, given.more) != (0, places[0].offset, False):
+        raise Mismatch(f"partition 0, first {places[0].offset}, nothing more", _text(given))
+    member.send(ack=pb.Ack(delivery=given.delivery))
+    settled, following = member.both("settled", "delivery", "`settled`, and the next delivery, in any order")
+    member.accepted(settled, given.delivery)
+    member.has(following, "c")
+    member.send(ack=pb.Ack(delivery=following.delivery))
+    member.close()
+    member.settled(following.delivery)
+    member.ends("the channel ends when the client has closed its side and its acks are answered")
+
+
+def _nack(client: CheckingClient) -> None:
+    member = client.member()
+    client.publish("a")
+    given = member.delivery("a")
+    member.send(nack=pb.Nack(delivery=given.delivery, delay=1, reason="a check"))
+    _, again = member.both("settled", "delivery", "`settled`, and the same events again")
+    member.has(again, "a")
+    if again.delivery == given.delivery:
+        raise Mismatch("another number for the delivery that comes again", _text(again))
+    member.send(ack=pb.Ack(delivery=again.delivery))
+    member.settled(again.delivery)
+    member.cancel()
+
+
+def _lost_client(client: CheckingClient) -> None:
+    first = client.member()
+    client.publish("a")
+    first.delivery("a")
+    second = client.member()
+    first.cancel()
+    given = second.delivery("a")
+    second.send(ack=pb.Ack(delivery=given.delivery))
+    second.settled(given.delivery)
+    second.cancel()
+
+
+def _ack_without_delivery(client: CheckingClient) -> None:
+    member = client.member()
+    member.send(ack=pb.Ack(delivery=4711))
+    warning = member.next("warning", "`warning` for an ack of a delivery that was never given")
+    if warning.delivery != 4711:
+        raise Mismatch("the number of the delivery in `warning`", _text(warning))
+    member.cancel()
+
+
+def _join_first(client: CheckingClient) -> None:
+    member = CheckingMember(client)
+    member.send(ack=pb.Ack(delivery=1))
+    expected = "INVALID_ARGUMENT with the code request-invalid, because the first message is no `join`"
+    try:
+        found = next(member._call)
+    except StopIteration:
+        raise Mismatch(expected, "the channel has ended without an error") from None
+    except grpc.RpcError as error:
+        if _status_and_code(error) == ("INVALID_ARGUMENT", "request-invalid"):
+            return
+        raise Mismatch(expected, _shown(error)) from None
+    raise Mismatch(expected, _text(found))
+
+
+def _transaction(client: CheckingClient) -> None:
+    member = client.member(max_events=1)
+    client.publish("a")
+    number = member.delivery("a").delivery
+    member.send(begin=pb.Begin(delivery=number))
+    events = pb.StreamEvents(stream=client.setting.stream, partition=0, events=[client.event("t")])
+    member.send(statement=pb.Statement(delivery=number, events=events))
+    member.send(ack=pb.Ack(delivery=number))
+    states: dict[int, list[str]] = {-1: [], 0: []}
+    expected = "PENDING and APPLIED of the begin (-1), PENDING, APPLIED and COMMITTED of the statement (0), `settled`"
+    settled = None
+    while settled is None:
+        found = member.event(expected)
+        match found.WhichOneof("event"):
+            case "statement":
+                states[found.statement.place].append(pb.StatementResult.State.Name(found.statement.state))
+            case "settled":
+                settled = member.accepted(found.settled, number)
+            case "delivery":
+                # The event of the transaction is one of this stream, too.
+                member.has(found.delivery, "t")
+            case _:
+                raise Mismatch(expected, _text(found))
+    if states != {-1: ["PENDING", "APPLIED"], 0: ["PENDING", "APPLIED", "COMMITTED"]}:
+        raise Mismatch(expected, f"{states}")
+    if len(settled.written) != 1 or len(settled.written[0].places) != 1 or not settled.written[0].places[0].offset:
+        raise Mismatch("the place of the transaction's event in `settled`", _text(settled))
+    member.cancel()
+
+
+_CONNECTING = "docs/pipelines/gateway.md#connecting"
+_ERRORS = "docs/pipelines/gateway.md#errors"
+_PUBLISHING = "docs/pipelines/gateway.md#publishing"
+_ORDER = "docs/pipelines/gateway.md#the-order-of-messages-of-subscribe-and-work"
+
+CHECKS: Sequence[Check[CheckingClient]] = (
+    Check("describe", "Describe returns the schema and the gateways.", _CONNECTING, _describe),
+    Check("no-token", "A call without the token is refused.", "docs/pipelines/gateway.md#tokens", _no_token),
+    Check("publish", "Publish returns the place of each event.", _PUBLISHING, _publish),
+    Check(
+        "published-again",
+        "An event that is published again has the place that it had.",
+        _ERRORS,
+        _published_again,
+    ),
+    Check(
+        "received",
+        "Publish with RECEIVED is answered without places.",
+        _PUBLISHING,
+        _received,
+    ),
+    Check(
+        "publish-many",
+        "PublishMany answers each request with its number, or its problem.",
+        _PUBLISHING,
+        _publish_many,
+    ),
+    Check(
+        "unknown-stream",
+        "A stream that is not declared is NOT_FOUND.",
+        _ERRORS,
+        _unknown_stream,
+    ),
+    Check(
+        "invalid-events",
+        "A request without events, and events without id, source or type, or with wrong attributes, are refused.",
+        "docs/pipelines/gateway.md#events",
+        _invalid_events,
+    ),
+    Check(
+        "large-message",
+        "A message of more than 4 MiB is refused.",
+        _CONNECTING,
+        _large_message,
+    ),
+    Check("join-first", "A channel whose first message is no `join` is refused.", _ORDER, _join_first),
+    Check("consume", "Deliveries, acks and their `settled` come in their order, to the end.", _ORDER, _consume),
+    Check("nack", "A delivery that is nacked comes again, under another number.", _ORDER, _nack),
+    Check("lost-client", "The delivery of a client that is lost is given to another member.", _ORDER, _lost_client),
+    Check("ack-of-nothing", "An ack of a delivery that is not open has a `warning`.", _ORDER, _ack_without_delivery),
+    Check(
+        "transaction",
+        "The states of a transaction come in their order, `settled` with its places.",
+        _ORDER,
+        _transaction,
+    ),
+)
+
+
+def plan(setting: CheckedGateway, checks: Sequence[Check[CheckingClient]] = CHECKS) -> CheckPlan:
+    """The checks to make, one after the other."""
+    return CheckPlan([functools.partial(_checked, setting, check) for check in checks], at_once=1)
+
+
+def _checked(setting: CheckedGateway, check: Check[CheckingClient]) -> CheckResult:
+    with CheckingClient(setting) as client:
+        return run_check(check, client)
