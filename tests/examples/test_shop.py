@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import dataclasses
 import os
+import re
 import shutil
 import signal
 import sys
@@ -175,6 +176,42 @@ async def test_a_stage_in_java(application: MemoryApplication, tmp_path: Path) -
         serving(application) as gateway,
         worker(gateway.address, "pay", "reserve", "release", "refund"),
         program("java", "-cp", classes, "Ship", gateway.address),
+    ):
+        bad = await publish(gateway.address, 12)
+        verdict = await judged(application, 12, bad)
+
+    assert verdict.broken == []
+    assert verdict.counts["records of shop/shipments"] == 10
+
+
+async def built(*command: str, cwd: Path) -> None:
+    """Run a step of a build; programs that Go installs are found by later ones."""
+    variables = {"GOBIN": f"{cwd}/bin", "PATH": f"{cwd}/bin{os.pathsep}{os.environ['PATH']}"}
+    step = await asyncio.create_subprocess_exec(*command, cwd=cwd, env={**os.environ, **variables})
+    assert await asyncio.wait_for(step.wait(), 4 * SECONDS) == 0, command
+
+
+@pytest.mark.long
+@pytest.mark.timeout(8 * SECONDS)
+async def test_a_stage_in_go(application: MemoryApplication, tmp_path: Path) -> None:
+    go = shutil.which("go")
+    if go is None:
+        pytest.skip("there is no go here, which compiles the example")
+    for name in ("go.mod", "ship.go"):
+        shutil.copy(SHOP / "go" / name, tmp_path)
+    # The commands in the head of the file, with the protoc of grpcio-tools.
+    head = (SHOP / "go" / "ship.go").read_text().split("package main")[0].replace("\\\n//", "")
+    for line in re.findall(r"^//\t((?:go install|protoc|go mod tidy).*)$", head, re.MULTILINE):
+        protos = line.replace("FOLDER-OF-THE-PROTOS", str(ROOT / "wallaroo_spark" / "api"))
+        command = protos.partition("&&")[0].split()
+        if command[0] == "protoc":
+            command = [sys.executable, "-m", "grpc_tools.protoc", *command[1:]]
+        await built(*command, cwd=tmp_path)
+    await built(go, "build", "-o", "ship-of-the-shop", cwd=tmp_path)
+    async with (
+        serving(application) as gateway,
+        worker(gateway.address, "pay", "reserve", "release", "refund"),
+        program(f"{tmp_path}/ship-of-the-shop", f"127.0.0.1:1,{gateway.address}"),
     ):
         bad = await publish(gateway.address, 12)
         verdict = await judged(application, 12, bad)
