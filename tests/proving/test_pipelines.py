@@ -15,11 +15,13 @@ LONG_SEEDS = 500
 MOST_SEEDS = 120
 """Histories in which a broken rule has to show."""
 FIRST_SEEDS = {
-    "asks_for_expired_records": 112,
+    "asks_for_expired_records": 117,
     "delivers_expired_records": 11,
+    "keeps_the_room_of_cancelled_instances": 13,
+    "remembers_ids_of_deleted_streams": 7,
     "writes_delayed_records_early": 11,
     "waits_for_the_time_before_the_clock_was_set_back": 13,
-    "keeps_ids_from_added_partitions": 12,
+    "keeps_ids_from_added_partitions": 24,
     "keeps_the_limit_of_an_older_declaration": 8,
     "begins_schedules_anew_with_each_version": 11,
 }

@@ -60,6 +60,26 @@ HARDER: dict[str, dict[str, Any]] = {
 }
 """What a history must be like for a rule to matter."""
 
+FIRST_SEEDS = {
+    "tells_what_it_merely_holds": 20,
+    "applies_stale_rewinds": 43,
+    "accepts_old_answers": 111,
+    "ignores_rewinds": 51,
+    "serves_without_its_lease": 9,
+    "grants_credits_twice": 6,
+    "never_makes_room": 38,
+    "accepts_every_answer": 9,
+    "reads_a_broken_range_from_its_start": 40,
+    "forgets_open_streams": 10,
+    "forgets_without_confirmation": 117,
+    "begins_leaving_streams": 72,
+    "settles_and_reads": 18,
+    "counts_retention_from_planning": 11,
+    "never_gives_up": 2,
+    "records_nothing": 7,
+}
+"""The history that is tried first, because it showed the broken rule before; this saves time and changes no result."""
+
 RARE = {"gives_up_before_it_is_recorded", "keeps_connections_without_a_session"}
 """Rules that many histories must be run for."""
 
@@ -98,7 +118,8 @@ def test_a_seed_is_one_history(changes: dict[str, Any]) -> None:
 )
 def test_a_broken_rule_is_found(name: str) -> None:
     with mutated(name):
-        found = any(simulate(seed, **HARDER.get(name, {})).violation for seed in range(MOST_SEEDS))
+        seeds = (FIRST_SEEDS.get(name, 0), *range(MOST_SEEDS))
+        found = any(simulate(seed, **HARDER.get(name, {})).violation for seed in seeds)
 
     assert found, f"{MUTANTS[name].__doc__} No history out of {MOST_SEEDS} shows it."
 
