@@ -110,6 +110,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "pipelines": ("api.limits", "sidecar", "storage", "yaml_reader"),
     "api": (),
+    "aqueduct": (),
     "streams": ("sidecar", "storage", "checkpoint", "pipelines", "runtime.python_tasks"),
     "engine": (
         "registry",
@@ -199,8 +200,19 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 }
 
 # These run where only the standard library, redis and tenacity may be counted on; api and client need grpcio and
-# protobuf beside them.
-LIGHT_ROOMS = ("api", "bridges", "client", "codes", "connector", "protocol", "transport", "registry", "wiretap")
+# protobuf beside them, aqueduct needs aioquic.
+LIGHT_ROOMS = (
+    "api",
+    "aqueduct",
+    "bridges",
+    "client",
+    "codes",
+    "connector",
+    "protocol",
+    "transport",
+    "registry",
+    "wiretap",
+)
 HEAVY_PACKAGES = ("pyspark", "pyarrow", "numpy", "pandas")
 
 

@@ -15,6 +15,7 @@
     ├── ReplayError             messages must be replayed, and no connector can send them again
     ├── SinkError               a batch cannot be written to its sink
     ├── PubSubError             a topic cannot be published, found or subscribed to
+    ├── AqueductError           a channel over QUIC, or its connection, has ended or cannot be used
     └── PipelineError           the state of a durable stream or pipeline cannot be read, or is not consistent
 
 Every message names the thing, the value, the limit and the remedy, and ends with the error's code in brackets. A code
@@ -202,6 +203,10 @@ class SinkError(WallarooError):
 
 class PubSubError(WallarooError):
     """A topic cannot be published, found or subscribed to."""
+
+
+class AqueductError(WallarooError):
+    """A channel over QUIC, or its connection, has ended or cannot be used. Source: ``docs/aqueduct.md#errors``."""
 
 
 class PipelineError(WallarooError):

@@ -45,6 +45,7 @@ EXTRAS = {
     "http": Extra(("httptools",)),
     "kafka-door": Extra(("google_crc32c",)),
     "otlp": Extra(("grpc", "google.protobuf", "opentelemetry.proto")),
+    "quic": Extra(("aioquic",)),
     "otel": Extra(("opentelemetry",)),
     "delta": Extra(("deltalake",)),
     "hdfs": Extra(("hdfs_native", "fsspec")),

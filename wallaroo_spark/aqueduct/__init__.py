@@ -1,0 +1,1 @@
+"""Channels over QUIC, whose messages may carry the ends of further channels. Source: ``docs/aqueduct.md``."""
