@@ -1,0 +1,1 @@
+"""The bytes of Aqueduct: pure functions. Source: ``docs/aqueduct.md``."""
