@@ -1,1 +1,18 @@
-"""The bytes of Aqueduct: pure functions. Source: ``docs/aqueduct.md``."""
+"""The bytes of Aqueduct: pure functions. Source: ``docs/aqueduct.md#frames``."""
+
+from wallaroo_spark.aqueduct.frames.channels import ENTRYPOINT, ChannelId, Half, Side
+from wallaroo_spark.aqueduct.frames.codec import FrameLimits, decode, encode
+from wallaroo_spark.aqueduct.frames.frames import (
+    AckNackUnreliable,
+    AckReliable,
+    ChannelControl,
+    ClosedChannelLost,
+    CloseReceiver,
+    ConnectionControl,
+    FinishSender,
+    Frame,
+    Message,
+    SentUnreliable,
+    Version,
+)
+from wallaroo_spark.aqueduct.frames.values import U64_MAX, Headers, Ranges

@@ -1,25 +1,24 @@
 """One connection of Aqueduct as a pure machine: no socket, no clock, no asyncio. Source: ``docs/aqueduct.md``."""
 
-from wallaroo_spark.aqueduct.frames.channels import ENTRYPOINT, ChannelId, Half, Side
+from wallaroo_spark.aqueduct.frames import ENTRYPOINT, ChannelId, Half, Headers, Side
 from wallaroo_spark.aqueduct.machine.connection import Connection, Counts, Received
 from wallaroo_spark.aqueduct.machine.instructions import (
     Acked,
-    CloseCode,
     CloseConnection,
     End,
     Ended,
-    Headers,
     HeadersReceived,
     Instruction,
     MessageAvailable,
     Nacked,
     Opened,
-    ReceiverClosed,
+    ReceiverEnded,
     ResetCode,
     ResetStream,
     RoomAgain,
     SendDatagram,
-    SenderClosed,
+    SenderEnded,
     SendStream,
 )
 from wallaroo_spark.aqueduct.machine.limits import Limits
+from wallaroo_spark.aqueduct.violations import CloseCode, Rule

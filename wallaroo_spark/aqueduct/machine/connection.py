@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from wallaroo_spark.aqueduct.frames.channels import ENTRYPOINT, ChannelId, Half, Side
-from wallaroo_spark.aqueduct.machine.instructions import Headers, Instruction
+from wallaroo_spark.aqueduct.frames import ENTRYPOINT, ChannelId, Half, Headers, Side
+from wallaroo_spark.aqueduct.machine.instructions import Instruction
 from wallaroo_spark.aqueduct.machine.limits import Limits
 
 
@@ -113,7 +113,7 @@ class Connection:
         whose finish was sent already."""
 
     def take(self, channel: ChannelId, now: float) -> Received | None:
-        """The next message of a receiver; None where there is none now, or none any more (notice ReceiverClosed)."""
+        """The next message of a receiver; None where there is none now, or none any more (notice ReceiverEnded)."""
         raise NotImplementedError
 
     def close_receiver(self, channel: ChannelId, now: float) -> None:

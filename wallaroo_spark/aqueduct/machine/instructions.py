@@ -9,20 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
-from wallaroo_spark.aqueduct.frames.channels import ChannelId
-
-Headers = tuple[tuple[str, bytes], ...]
-"""Headers in their order; a key may occur more than once."""
-
-
-class CloseCode(IntEnum):
-    """The application's error codes of the end of a connection."""
-
-    ORDERLY = 0
-    PROTOCOL = 1
-    VERSION = 2
-    LIMITS = 3
-
+from wallaroo_spark.aqueduct.frames import ChannelId, Headers
+from wallaroo_spark.aqueduct.violations import CloseCode
 
 class ResetCode(IntEnum):
     """The error codes of a stream's reset. Any other code is treated as :attr:`CANCELLED`."""
@@ -123,7 +111,7 @@ class RoomAgain:
 
 
 @dataclass(frozen=True, slots=True)
-class SenderClosed:
+class SenderEnded:
     """The last notice of a sender: all its messages were acked or nacked before."""
 
     channel: ChannelId
@@ -133,7 +121,7 @@ class SenderClosed:
 
 
 @dataclass(frozen=True, slots=True)
-class ReceiverClosed:
+class ReceiverEnded:
     """The last notice of a receiver: its queue is empty, and no message follows."""
 
     channel: ChannelId
@@ -163,7 +151,7 @@ Instruction = (
     | Acked
     | Nacked
     | RoomAgain
-    | SenderClosed
-    | ReceiverClosed
+    | SenderEnded
+    | ReceiverEnded
     | Ended
 )
