@@ -12,6 +12,7 @@ from enum import IntEnum, StrEnum
 from wallaroo_spark.aqueduct.frames import ChannelId, Headers
 from wallaroo_spark.aqueduct.violations import CloseCode
 
+
 class ResetCode(IntEnum):
     """The error codes of a stream's reset. Any other code is treated as :attr:`CANCELLED`."""
 
