@@ -6,6 +6,8 @@
     ├── ReceiverClosed          the receiver of the channel is closed
     ├── SenderClosed            this side has finished or cancelled the sender
     ├── ConnectionLost          the connection has ended; a TransportError, too
+    ├── NoRoom                  the window is full; a later call may succeed
+    ├── MessageTooLarge         the message fits into no frame, or into no datagram
     └── ProtocolViolation       one of the two sides has violated the protocol
 
 Each is raised at every call that waits on the channel or on the connection.
@@ -55,6 +57,19 @@ class ConnectionLost(_ChannelError, TransportError):
     """The connection has ended; channels and messages end with it."""
 
     usual_code = "quic-connection-lost"
+
+
+class NoRoom(_ChannelError):
+    """The window of the channel or of the connection is full; the notice ``RoomAgain`` says when to send again."""
+
+    usual_code = "channel-no-room"
+    retryable = True
+
+
+class MessageTooLarge(_ChannelError):
+    """The message does not fit into a frame, or an unreliable one not into a datagram of this connection."""
+
+    usual_code = "channel-message-too-large"
 
 
 class ProtocolViolation(_ChannelError):

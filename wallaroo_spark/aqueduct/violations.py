@@ -90,13 +90,8 @@ LIMITS = frozenset(
     }
 )
 """The rules that are limits of this side."""
-CODES = {
-    CloseCode.PROTOCOL: "aqueduct-violation",
-    CloseCode.VERSION: "aqueduct-version",
-    CloseCode.LIMITS: "aqueduct-limit",
-}
 
 
 def violation(rule: Rule, text: str) -> ProtocolViolation:
     """The error for a peer that violates a rule. ``text`` names the thing, its value and the limit."""
-    return ProtocolViolation(f"{rule}: {text}", code=CODES[rule.close_code], rule=rule)
+    return ProtocolViolation(f"{rule}: {text}", rule=rule)

@@ -11,7 +11,7 @@ from wallaroo_spark.aqueduct.frames.frames import (
     ConnectionControl,
     FinishSender,
     Frame,
-    Message,
+    MessageFrame,
     SentUnreliable,
     Version,
 )

@@ -15,7 +15,7 @@ from wallaroo_spark.aqueduct.frames.frames import (
     ConnectionControl,
     FinishSender,
     Frame,
-    Message,
+    MessageFrame,
     SentUnreliable,
     Version,
 )
@@ -23,7 +23,7 @@ from wallaroo_spark.aqueduct.frames.values import (
     LONGEST_RANGES,
     LONGEST_VARINT,
     IncompleteError,
-    Reader,
+    ValueReader,
     array,
     read_headers,
     read_ranges,
@@ -56,7 +56,7 @@ def decode(data: bytes | bytearray, at: int, limits: FrameLimits) -> tuple[Frame
 
     What can be refused is refused before the frame is complete. Raises ProtocolViolation.
     """
-    reader = Reader(data, at)
+    reader = ValueReader(data, at)
     try:
         kind = reader.byte()
         if kind not in _READERS:
@@ -71,7 +71,7 @@ def encode(frame: Frame) -> bytes:
     return frame.TYPE.to_bytes(1, "little") + _BODIES[type(frame)](frame)
 
 
-def _array(reader: Reader, longest: int, rule: Rule, what: str) -> bytes:
+def _array(reader: ValueReader, longest: int, rule: Rule, what: str) -> bytes:
     """A byte array whose length is refused before its bytes have come."""
     length = reader.varint()
     if length > longest:
@@ -79,7 +79,7 @@ def _array(reader: Reader, longest: int, rule: Rule, what: str) -> bytes:
     return reader.bytes(length)
 
 
-def _version(reader: Reader, limits: FrameLimits) -> Version:
+def _version(reader: ValueReader, limits: FrameLimits) -> Version:
     found = reader.bytes(min(len(MAGIC), reader.left))
     if not MAGIC.startswith(found):
         raise violation(Rule.WRONG_MAGIC, f"a Version frame goes on with {found!r} in place of {MAGIC!r}")
@@ -88,15 +88,15 @@ def _version(reader: Reader, limits: FrameLimits) -> Version:
     return Version(_array(reader, LONGEST_VERSION, Rule.WRONG_VERSION, "a version"))
 
 
-def _connection_control(reader: Reader, limits: FrameLimits) -> ConnectionControl:
+def _connection_control(reader: ValueReader, limits: FrameLimits) -> ConnectionControl:
     return ConnectionControl(read_headers(_array(reader, limits.headers, Rule.HEADERS_TOO_LONG, "headers")))
 
 
-def _channel(reader: Reader) -> ChannelId:
+def _channel(reader: ValueReader) -> ChannelId:
     return ChannelId(reader.varint())
 
 
-def _message(reader: Reader, limits: FrameLimits) -> Message:
+def _message(reader: ValueReader, limits: FrameLimits) -> MessageFrame:
     start = reader.at - 1
     channel, number = _channel(reader), reader.varint()
     payload = _array(reader, limits.frame - (reader.at - start), Rule.FRAME_TOO_LONG, "the payload of a message")
@@ -108,18 +108,18 @@ def _message(reader: Reader, limits: FrameLimits) -> Message:
         raise violation(Rule.TOO_MANY_ATTACHMENTS, f"a message has {len(attachments)} of {limits.attachments}")
     if reader.at - start > limits.frame:
         raise violation(Rule.FRAME_TOO_LONG, f"a message of {reader.at - start} bytes is longer than {limits.frame}")
-    return Message(channel, number, payload, attachments)
+    return MessageFrame(channel, number, payload, attachments)
 
 
-def _ranges(reader: Reader) -> bytes:
+def _ranges(reader: ValueReader) -> bytes:
     return _array(reader, LONGEST_RANGES, Rule.RANGES_TOO_LONG, "ranges")
 
 
-_READERS: dict[int, Callable[[Reader, FrameLimits], Frame]] = {
+_READERS: dict[int, Callable[[ValueReader, FrameLimits], Frame]] = {
     Version.TYPE: _version,
     ConnectionControl.TYPE: _connection_control,
     ChannelControl.TYPE: lambda reader, _: ChannelControl(_channel(reader)),
-    Message.TYPE: _message,
+    MessageFrame.TYPE: _message,
     SentUnreliable.TYPE: lambda reader, _: SentUnreliable(reader.varint()),
     AckReliable.TYPE: lambda reader, _: AckReliable(read_ranges(_ranges(reader))),
     AckNackUnreliable.TYPE: lambda reader, _: AckNackUnreliable(read_ranges(_ranges(reader))),
@@ -129,7 +129,7 @@ _READERS: dict[int, Callable[[Reader, FrameLimits], Frame]] = {
 }
 
 
-def _message_body(frame: Message) -> bytes:
+def _message_body(frame: MessageFrame) -> bytes:
     return b"".join(
         (varint(frame.channel), varint(frame.number), array(frame.payload), write_varints(frame.attachments))
     )
@@ -139,7 +139,7 @@ _BODIES: dict[type[Frame], Callable[..., bytes]] = {
     Version: lambda frame: MAGIC + array(frame.version),
     ConnectionControl: lambda frame: write_headers(frame.headers),
     ChannelControl: lambda frame: varint(frame.channel),
-    Message: _message_body,
+    MessageFrame: _message_body,
     SentUnreliable: lambda frame: varint(frame.count),
     AckReliable: lambda frame: write_varints(frame.ranges),
     AckNackUnreliable: lambda frame: write_varints(frame.ranges),

@@ -37,7 +37,7 @@ class ChannelControl:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class MessageFrame:
     """A message of a channel; whether it is a reliable one follows from where it comes."""
 
     TYPE: ClassVar = 3
@@ -49,7 +49,7 @@ class Message:
     def __repr__(self) -> str:
         more = f" and {len(self.payload) - SHOWN} bytes" if len(self.payload) > SHOWN else ""
         attached = f", {list(self.attachments)}" if self.attachments else ""
-        return f"Message({self.channel}, {self.number}, {self.payload[:SHOWN]!r}{more}{attached})"
+        return f"MessageFrame({self.channel}, {self.number}, {self.payload[:SHOWN]!r}{more}{attached})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ Frame = (
     Version
     | ConnectionControl
     | ChannelControl
-    | Message
+    | MessageFrame
     | SentUnreliable
     | AckReliable
     | AckNackUnreliable

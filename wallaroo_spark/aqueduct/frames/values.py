@@ -28,7 +28,7 @@ class IncompleteError(Exception):
     """The bytes end within a value; more may follow."""
 
 
-class Reader:
+class ValueReader:
     """Reads values from bytes, beginning at an offset. Each method raises IncompleteError where bytes are missing."""
 
     __slots__ = ("at", "data", "end")
@@ -96,7 +96,7 @@ def array(data: bytes) -> bytes:
 
 def read_varints(data: bytes) -> tuple[int, ...]:
     """All integers of a byte array; a violation where it ends within one."""
-    reader = Reader(data)
+    reader = ValueReader(data)
     found = []
     try:
         while reader.left:
@@ -113,7 +113,7 @@ def write_varints(values: Iterable[int]) -> bytes:
 
 def read_headers(data: bytes) -> Headers:
     """The headers within their outer byte array."""
-    reader = Reader(data)
+    reader = ValueReader(data)
     parts = []
     try:
         while reader.left:

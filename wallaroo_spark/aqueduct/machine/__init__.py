@@ -1,17 +1,17 @@
 """One connection of Aqueduct as a pure machine: no socket, no clock, no asyncio. Source: ``docs/aqueduct.md``."""
 
 from wallaroo_spark.aqueduct.frames import ENTRYPOINT, ChannelId, Half, Headers, Side
-from wallaroo_spark.aqueduct.machine.connection import Connection, Counts, Received
+from wallaroo_spark.aqueduct.machine.connection import ConnectionMachine, Counts, TakenMessage
 from wallaroo_spark.aqueduct.machine.instructions import (
     Acked,
     CloseConnection,
-    End,
+    EndReason,
     Ended,
     HeadersReceived,
     Instruction,
     MessageAvailable,
     Nacked,
-    Opened,
+    ConnectionOpened,
     ReceiverEnded,
     ResetCode,
     ResetStream,
@@ -20,5 +20,5 @@ from wallaroo_spark.aqueduct.machine.instructions import (
     SenderEnded,
     SendStream,
 )
-from wallaroo_spark.aqueduct.machine.limits import Limits
+from wallaroo_spark.aqueduct.machine.limits import AqueductLimits
 from wallaroo_spark.aqueduct.violations import CloseCode, Rule

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from wallaroo_spark.aqueduct.frames import ENTRYPOINT, ChannelId, Half, Headers, Side
 from wallaroo_spark.aqueduct.machine.instructions import Instruction
-from wallaroo_spark.aqueduct.machine.limits import Limits
+from wallaroo_spark.aqueduct.machine.limits import AqueductLimits
 
 
-class Received(NamedTuple):
+class TakenMessage(NamedTuple):
     """A message for the application."""
 
     number: int
@@ -39,7 +39,7 @@ class Counts(NamedTuple):
     """Bytes of incomplete frames and of frames that are held."""
 
 
-class Connection:
+class ConnectionMachine:
     """One side of a connection.
 
     ``now`` is a monotonic clock in seconds. ``headers`` are this side's; a server that gives None answers the client's
@@ -50,7 +50,7 @@ class Connection:
     """
 
     def __init__(
-        self, side: Side, *, now: float, limits: Limits | None = None, headers: Headers | None = ()
+        self, side: Side, *, now: float, limits: AqueductLimits | None = None, headers: Headers | None = ()
     ) -> None: ...
 
     # The network.
@@ -106,13 +106,13 @@ class Connection:
         raise NotImplementedError
 
     def finish(self, channel: ChannelId, now: float) -> None:
-        """End a channel behind all messages that :meth:`send` has accepted. Raises SenderClosed."""
+        """EndReason a channel behind all messages that :meth:`send` has accepted. Raises SenderClosed."""
 
     def cancel(self, channel: ChannelId, now: float) -> None:
         """Give up a channel, and its messages that are not delivered. It has no effect on a sender that has ended, or
         whose finish was sent already."""
 
-    def take(self, channel: ChannelId, now: float) -> Received | None:
+    def take(self, channel: ChannelId, now: float) -> TakenMessage | None:
         """The next message of a receiver; None where there is none now, or none any more (notice ReceiverEnded)."""
         raise NotImplementedError
 
@@ -120,7 +120,7 @@ class Connection:
         """Close a receiver; messages that were not taken are dropped. It has no effect on one that has ended."""
 
     def close(self, reason: str, now: float) -> None:
-        """End the connection in an orderly way."""
+        """EndReason the connection in an orderly way."""
 
     # What is to be done, and what there is.
 

@@ -20,7 +20,7 @@ class ResetCode(IntEnum):
     LOST = 2
 
 
-class End(StrEnum):
+class EndReason(StrEnum):
     """How a channel has ended."""
 
     FINISHED = "finished"
@@ -73,7 +73,7 @@ class HeadersReceived:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class ConnectionOpened:
     """Both sides have each other's headers. A server has the receiver of the entrypoint from now on."""
 
 
@@ -101,7 +101,7 @@ class Nacked:
     channel: ChannelId
     numbers: range
     reliable: bool
-    reason: End
+    reason: EndReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class SenderEnded:
     """The last notice of a sender: all its messages were acked or nacked before."""
 
     channel: ChannelId
-    reason: End
+    reason: EndReason
     code: int = 0
     """The code of the reset by the peer; 0 without one."""
 
@@ -126,7 +126,7 @@ class ReceiverEnded:
     """The last notice of a receiver: its queue is empty, and no message follows."""
 
     channel: ChannelId
-    reason: End
+    reason: EndReason
     code: int = 0
     """The code of the reset by the peer; 0 without one."""
 
@@ -147,7 +147,7 @@ Instruction = (
     | SendDatagram
     | CloseConnection
     | HeadersReceived
-    | Opened
+    | ConnectionOpened
     | MessageAvailable
     | Acked
     | Nacked

@@ -8,7 +8,7 @@ MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class AqueductLimits:
     """The limits of a connection. Both sides need the same windows. Source: ``docs/aqueduct.md#limits``."""
 
     frame: int = 16 * MIB
