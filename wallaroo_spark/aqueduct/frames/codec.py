@@ -99,7 +99,12 @@ def _channel(reader: ValueReader) -> ChannelId:
 def _message(reader: ValueReader, limits: FrameLimits) -> MessageFrame:
     start = reader.at - 1
     channel, number = _channel(reader), reader.varint()
-    payload = _array(reader, limits.frame - (reader.at - start), Rule.FRAME_TOO_LONG, "the payload of a message")
+    size = reader.varint()
+    if size > limits.frame - (reader.at - start):
+        raise violation(Rule.FRAME_TOO_LONG, f"a message with a payload of {size} bytes is longer than {limits.frame}")
+    # The payload is copied once, when the whole frame is there.
+    payload = reader.at
+    reader.skip(size)
     attached = _array(
         reader, LONGEST_VARINT * limits.attachments, Rule.TOO_MANY_ATTACHMENTS, "the attachments of a message"
     )
@@ -108,7 +113,7 @@ def _message(reader: ValueReader, limits: FrameLimits) -> MessageFrame:
         raise violation(Rule.TOO_MANY_ATTACHMENTS, f"a message has {len(attachments)} of {limits.attachments}")
     if reader.at - start > limits.frame:
         raise violation(Rule.FRAME_TOO_LONG, f"a message of {reader.at - start} bytes is longer than {limits.frame}")
-    return MessageFrame(channel, number, payload, attachments)
+    return MessageFrame(channel, number, bytes(reader.data[payload : payload + size]), attachments)
 
 
 def _ranges(reader: ValueReader) -> bytes:

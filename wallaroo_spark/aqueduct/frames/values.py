@@ -66,10 +66,14 @@ class ValueReader:
 
     def bytes(self, length: int) -> bytes:
         """The next bytes."""
+        self.skip(length)
+        return bytes(self.data[self.at - length : self.at])
+
+    def skip(self, length: int) -> None:
+        """Go on behind the next bytes."""
         if self.at + length > self.end:
             raise IncompleteError
         self.at += length
-        return bytes(self.data[self.at - length : self.at])
 
     @property
     def left(self) -> int:

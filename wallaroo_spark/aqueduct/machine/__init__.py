@@ -1,7 +1,8 @@
 """One connection of Aqueduct as a pure machine: no socket, no clock, no asyncio. Source: ``docs/aqueduct.md``."""
 
 from wallaroo_spark.aqueduct.frames import ENTRYPOINT, ChannelId, Half, Headers, Side
-from wallaroo_spark.aqueduct.machine.connection import ConnectionMachine, Counts, TakenMessage
+from wallaroo_spark.aqueduct.machine.channels.receiving import TakenMessage
+from wallaroo_spark.aqueduct.machine.connection import ConnectionMachine, Counts
 from wallaroo_spark.aqueduct.machine.instructions import (
     Acked,
     CloseConnection,
