@@ -1,19 +1,11 @@
-"""Two machines that are joined in memory: what one sends reaches the other in order, unless a test holds or loses it."""
+"""Two machines that are joined in memory. What one sends reaches the other in order, but for what a test holds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from wallaroo_spark.aqueduct.frames import (
-    AckNackUnreliable,
-    Frame,
-    FrameLimits,
-    Half,
-    Headers,
-    Side,
-    decode,
-)
+from wallaroo_spark.aqueduct.frames import Frame, FrameLimits, Half, Headers, Side, decode
 from wallaroo_spark.aqueduct.machine import (
     AqueductLimits,
     ChannelId,
@@ -29,6 +21,7 @@ from wallaroo_spark.aqueduct.machine import (
 DATAGRAM = 1200
 Notice = TypeVar("Notice")
 Network = SendStream | ResetStream | SendDatagram | CloseConnection
+Holds = Callable[[Side, Network], bool]
 LIMITS = FrameLimits(2**24, 2**16, 1024)
 
 
@@ -52,7 +45,7 @@ class Pair:
         self.notices: dict[Side, list[Instruction]] = {Side.CLIENT: [], Side.SERVER: []}
         self.sent: dict[Side, list[Network]] = {Side.CLIENT: [], Side.SERVER: []}
         self.held: list[tuple[Side, Network]] = []
-        self.holds: Callable[[Side, Network], bool] = lambda _side, _instruction: False
+        self.holds: Holds = lambda _side, _instruction: False
         """Which instructions do not reach the other side until ``release``."""
         self._reset: set[tuple[Side, int]] = set()
         if greet:
@@ -62,7 +55,7 @@ class Pair:
 
     def run(self) -> None:
         """Deliver everything that is on its way, and what follows from it."""
-        while any([self._pump(side) for side in Side]):
+        while self._pump(Side.CLIENT) | self._pump(Side.SERVER):
             pass
         for machine in self.sides.values():
             machine.validate()
@@ -118,7 +111,8 @@ class Pair:
         """Let time go by, with everything that is due in it."""
         until = self.now + seconds
         while True:
-            due = min((tick for machine in self.sides.values() if (tick := machine.next_tick()) is not None), default=until)
+            ticks = [machine.next_tick() for machine in self.sides.values()]
+            due = min((tick for tick in ticks if tick is not None), default=until)
             self.now = max(self.now, min(due, until))
             for machine in self.sides.values():
                 machine.tick(self.now)
@@ -191,6 +185,3 @@ def split(data: bytes) -> Iterator[Frame]:
         assert found is not None
         frame, at = found
         yield frame
-
-
-__all__ = ["AckNackUnreliable", "Pair", "split"]

@@ -122,6 +122,8 @@ class ConnectionMachine:
         self._unfinished = 0
         self._discarded: OrderedDict[ChannelId, float] = OrderedDict()
         """Receivers of the other side's channels that were discarded, and when."""
+        self._draining: set[ChannelId] = set()
+        """Those of them whose sender has not ended the control stream: it would take a ghost for the receiver."""
         self._minted: dict[tuple[Side, bool], int] = {}
         self._control: int | None = None
         """The connection control stream."""
@@ -411,6 +413,7 @@ class ConnectionMachine:
         self._streams.clear()
         self._held.clear()
         self._discarded.clear()
+        self._draining.clear()
         self._unfinished = 0
         self._reads_held = False
         self._context = ChannelContext(
@@ -457,6 +460,12 @@ class ConnectionMachine:
         self._unfinished += stream.held - stream.counted
         stream.counted = stream.held
 
+    def _over(self, stream: IncomingStream) -> None:
+        """The peer has ended its direction of a stream."""
+        del self._streams[stream.id]
+        if stream.discarded is not None:
+            self._draining.discard(stream.discarded)
+
     def _stream(self, stream: int) -> IncomingStream | None:
         """What is read from a stream; None where a stream of this side is over."""
         incoming = self._streams.get(stream)
@@ -478,7 +487,7 @@ class ConnectionMachine:
         self._count(stream)
         if stream.ended and not (greeting and stream.held):
             stream.check_end()
-            self._streams.pop(stream.id, None)
+            self._over(stream)
 
     def _stream_reset(self, stream: int, code: int) -> None:
         incoming = self._stream(stream)
@@ -489,7 +498,7 @@ class ConnectionMachine:
         half = incoming.half
         incoming.ignore()
         self._count(incoming)
-        del self._streams[stream]
+        self._over(incoming)
         if undecided:
             self._outgoing.reset(stream, ResetCode.LOST)
         elif half is not None:
@@ -736,6 +745,10 @@ class ConnectionMachine:
             self._discarded[half.channel] = self._now
             if len(self._discarded) > self.limits.remembered_receivers:
                 self._discarded.popitem(last=False)
+            stream = None if half.stream is None else self._streams.get(half.stream)
+            if stream is not None:
+                stream.discarded = half.channel
+                self._draining.add(half.channel)
 
     def _is_discarded(self, channel: ChannelId) -> bool:
         """Whether a receiver was discarded so recently that a message for it is a late one."""
@@ -744,7 +757,7 @@ class ConnectionMachine:
             if when + self.limits.remembered_seconds > self._now:
                 break
             del self._discarded[first]
-        return channel in self._discarded
+        return channel in self._discarded or channel in self._draining
 
     def _check_open(self) -> None:
         if self.side is Side.SERVER and self.state is not MachineState.OPEN:

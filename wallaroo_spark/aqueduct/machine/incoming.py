@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from wallaroo_spark.aqueduct.frames import (
     AckNackUnreliable,
     AckReliable,
+    ChannelId,
     ClosedChannelLost,
     CloseReceiver,
     ConnectionControl,
@@ -50,7 +51,7 @@ GREETING = (Version.TYPE, ConnectionControl.TYPE)
 class IncomingStream:
     """The direction of a stream in which the peer sends, or a datagram."""
 
-    __slots__ = ("_data", "counted", "ended", "framed", "half", "id", "state")
+    __slots__ = ("_data", "counted", "discarded", "ended", "framed", "half", "id", "state")
 
     def __init__(self, stream: int, state: ReadState, half: ChannelHalf | None = None) -> None:
         self.id = stream
@@ -59,6 +60,8 @@ class IncomingStream:
         """The half of the channel whose control stream this is."""
         self.ended = False
         """Whether the end of the stream has come; frames in front of it may be held."""
+        self.discarded: ChannelId | None = None
+        """The channel whose receiver was discarded while its sender has not ended the stream."""
         self.framed = False
         """Whether a whole frame has come."""
         self.counted = 0

@@ -95,8 +95,8 @@ class Acked:
 
 @dataclass(frozen=True, slots=True)
 class Nacked:
-    """Messages will never be delivered; ``reason`` is CLOSED where the receiver did not take them or they were lost
-    as datagrams."""
+    """Messages will never be delivered; ``reason`` is LOST for datagrams that did not arrive, and else how the channel
+    has ended."""
 
     channel: ChannelId
     numbers: range
@@ -118,7 +118,7 @@ class SenderEnded:
     channel: ChannelId
     reason: EndReason
     code: int = 0
-    """The code of the reset by the peer; 0 without one."""
+    """The code of the reset by the peer; 0 without one, and of a lost channel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class ReceiverEnded:
     channel: ChannelId
     reason: EndReason
     code: int = 0
-    """The code of the reset by the peer; 0 without one."""
+    """The code of the reset by the peer; 0 without one, and of a lost channel."""
 
 
 @dataclass(frozen=True, slots=True)

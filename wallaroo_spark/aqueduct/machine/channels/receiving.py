@@ -220,7 +220,10 @@ class ReceivingHalf:
                 self._context.outgoing.reset(self.stream, ResetCode.LOST)
             else:
                 self._send_close()
-        self._end(ReceiverEvent.CANCEL, EndReason.LOST if lost else EndReason.CANCELLED, code)
+        if lost:
+            self._end(ReceiverEvent.CANCEL, EndReason.LOST)
+        else:
+            self._end(ReceiverEvent.CANCEL, EndReason.CANCELLED, code)
 
     def lost(self, *, told: bool = False) -> None:
         """The other half never arrives; ``told``: the peer says so."""

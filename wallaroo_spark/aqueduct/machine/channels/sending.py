@@ -178,14 +178,20 @@ class SendingHalf:
         """Acks and nacks from where the last ones ended."""
         start = self._judged
         self._check_sent(start + sum(ranges), reliable=False)
+        sent = self.sent[False]
         for at, length in enumerate(ranges):
             acked = at % 2 == 0
+            numbers = RangeSet()
             for number in range(start, start + length):
-                self._settle(number, reliable=False, acked=acked)
-            if acked:
-                self._tell_acked(False, start, start + length)
-            else:
-                self._tell_nacked(False, start, start + length, EndReason.CLOSED)
+                # One that was only declared, to be answered, is no message.
+                if number in sent:
+                    self._settle(number, reliable=False, acked=acked)
+                    numbers.add(number, number + 1)
+            for first, end in numbers:
+                if acked:
+                    self._tell_acked(False, first, end)
+                else:
+                    self._tell_nacked(False, first, end, EndReason.LOST)
             start += length
         self._judged = start
         self._tell_room()
@@ -222,9 +228,14 @@ class SendingHalf:
 
     def control_reset(self, code: int) -> None:
         """The receiver has reset the control stream, or does not read it any more."""
-        cancelled = self.state in (SenderState.CANCELLING, SenderState.CANCELLED)
-        reason = EndReason.LOST if code == ResetCode.LOST else EndReason.CLOSED
-        self._end(SenderEvent.CLOSED, EndReason.CANCELLED if cancelled else reason, code)
+        if self.stream is not None and self.stream in self._context.outgoing.open:
+            self._context.outgoing.reset(self.stream, code)
+        if self.state in (SenderState.CANCELLING, SenderState.CANCELLED):
+            self._end(SenderEvent.CLOSED, EndReason.CANCELLED)
+        elif code == ResetCode.LOST:
+            self._end(SenderEvent.CLOSED, EndReason.LOST)
+        else:
+            self._end(SenderEvent.CLOSED, EndReason.CLOSED, code)
 
     def messages_stopped(self, stream: int) -> None:
         """The peer does not read a stream of messages any more, which is the end of the channel."""
@@ -324,6 +335,7 @@ class SendingHalf:
         outgoing = self._context.outgoing
         if self.heard:
             self.state = SENDER[self.state][SenderEvent.RESET]
+            self._undeclared()
             if self.stream in outgoing.open:
                 outgoing.reset(self.stream, ResetCode.CANCELLED)
         elif self.channel.oneshot:
@@ -355,10 +367,7 @@ class SendingHalf:
 
     def _settle(self, number: int, *, reliable: bool, acked: bool) -> None:
         """A message is acked or nacked."""
-        message = self.sent[reliable].pop(number, None)
-        if message is None:
-            # The one that was only declared.
-            return
+        message = self.sent[reliable].pop(number)
         self.in_flight.remove(message.cost)
         self._context.window.total.remove(message.cost)
         if message.stream is not None:
@@ -397,17 +406,15 @@ class SendingHalf:
         self._undeclared()
         outgoing = self._context.outgoing
         if self.stream is not None and self.stream in outgoing.open:
-            if code:
-                outgoing.reset(self.stream, code)
-            else:
-                outgoing.send(self.stream, end=True)
+            outgoing.reset(self.stream, ResetCode.CANCELLED)
         for reliable, sent in self.sent.items():
             nacked = RangeSet()
             for number in list(sent):
                 self._settle(number, reliable=reliable, acked=False)
                 nacked.add(number, number + 1)
             for start, end in nacked:
-                self._tell_nacked(reliable, start, end, reason)
+                # What a finished channel has not delivered are datagrams.
+                self._tell_nacked(reliable, start, end, EndReason.LOST if reason is EndReason.FINISHED else reason)
         self._context.links.half_ended(self.node)
         self.ended = SenderEnded(self.channel, reason, code)
         self._context.ended(self.channel, self.stream)
