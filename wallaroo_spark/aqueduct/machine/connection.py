@@ -389,6 +389,7 @@ class ConnectionMachine:
             half = self._halves.get(channel)
             if half is not None:
                 self._drop(half, lost=lost)
+        self._context.queues.resume(self._now)
 
     def _drop(self, half: ChannelHalf, *, lost: bool) -> None:
         """The message that brought a half was dropped."""
