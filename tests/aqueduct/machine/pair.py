@@ -48,6 +48,7 @@ class Pair:
         self.holds: Holds = lambda _side, _instruction: False
         """Which instructions do not reach the other side until ``release``."""
         self._reset: set[tuple[Side, int]] = set()
+        self._ended: set[tuple[Side, int]] = set()
         if greet:
             for machine in self.sides.values():
                 machine.handshake_completed(DATAGRAM, self.now)
@@ -79,20 +80,18 @@ class Pair:
         match instruction:
             case SendStream(stream, data, end):
                 if (side, stream) not in self._reset:
+                    if end:
+                        self._ended.add((side, stream))
                     to.stream_received(stream, data, end, self.now)
             case ResetStream(stream, code):
-                if (side, stream) not in self._reset and not self._is_complete(side, stream):
+                # QUIC ignores a reset behind the end.
+                if (side, stream) not in self._reset and (side, stream) not in self._ended:
                     self._reset.add((side, stream))
                     to.stream_reset(stream, code, self.now)
             case SendDatagram(data):
                 to.datagram_received(data, self.now)
             case CloseConnection(code, reason):
                 to.connection_lost(code, reason, self.now)
-
-    def _is_complete(self, side: Side, stream: int) -> bool:
-        """Whether the end of a stream was delivered, so that QUIC ignores a reset."""
-        ends = (sent for sent in self.sent[side] if isinstance(sent, SendStream) and sent.stream == stream and sent.end)
-        return any((side, end) not in self.held for end in ends)
 
     def release(self) -> None:
         """Deliver what was held, in its order."""

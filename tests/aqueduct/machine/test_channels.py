@@ -21,9 +21,9 @@ from wallaroo_spark.aqueduct.machine import (
     ENTRYPOINT,
     Acked,
     AqueductLimits,
-    ConnectionOpened,
     EndReason,
     Half,
+    HeadersExchanged,
     HeadersReceived,
     MessageAvailable,
     ReceiverEnded,
@@ -40,14 +40,14 @@ C, S = Side.CLIENT, Side.SERVER
 def test_both_sides_exchange_their_headers_and_open() -> None:
     pair = Pair(headers=(("cbor-b3b650", b"1"), ("cbor-b3b650", b"2")), server_headers=(("server", b""),))
 
-    assert pair.notices[C] == [HeadersReceived((("server", b""),)), ConnectionOpened()]
-    assert pair.notices[S] == [HeadersReceived((("cbor-b3b650", b"1"), ("cbor-b3b650", b"2"))), ConnectionOpened()]
+    assert pair.notices[C] == [HeadersReceived((("server", b""),)), HeadersExchanged()]
+    assert pair.notices[S] == [HeadersReceived((("cbor-b3b650", b"1"), ("cbor-b3b650", b"2"))), HeadersExchanged()]
 
 
 def test_a_server_may_answer_the_headers_of_the_client() -> None:
     pair = Pair(headers=(("want", b"a"),), server_headers=None)
     assert pair.told(S, HeadersReceived) == [HeadersReceived((("want", b"a"),))]
-    assert pair.told(C, ConnectionOpened) == pair.sent[S] == []
+    assert pair.told(C, HeadersExchanged) == pair.sent[S] == []
 
     pair.server.answer_headers((("have", b"a"),), pair.now)
     pair.run()

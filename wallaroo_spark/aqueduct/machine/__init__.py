@@ -6,9 +6,9 @@ from wallaroo_spark.aqueduct.machine.connection import ConnectionMachine, Counts
 from wallaroo_spark.aqueduct.machine.instructions import (
     Acked,
     CloseConnection,
-    ConnectionOpened,
     Ended,
     EndReason,
+    HeadersExchanged,
     HeadersReceived,
     Instruction,
     MessageAvailable,

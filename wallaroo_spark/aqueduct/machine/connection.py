@@ -41,9 +41,9 @@ from wallaroo_spark.aqueduct.machine.channels.window import ReceiveQueues, SendW
 from wallaroo_spark.aqueduct.machine.incoming import EVENTS, ChannelHalf, IncomingStream
 from wallaroo_spark.aqueduct.machine.instructions import (
     CloseConnection,
-    ConnectionOpened,
     Ended,
     EndReason,
+    HeadersExchanged,
     HeadersReceived,
     Instruction,
     MessageAvailable,
@@ -449,6 +449,9 @@ class ConnectionMachine:
         incoming.receive(data, ended)
         self._read(incoming)
         self._count(incoming)
+        self._check_unfinished()
+
+    def _check_unfinished(self) -> None:
         if self._unfinished > self.limits.unfinished_bytes:
             raise violation(
                 Rule.TOO_MUCH_UNFINISHED,
@@ -525,6 +528,7 @@ class ConnectionMachine:
             return
         self._held.append(data)
         self._unfinished += len(data) + HELD_DATAGRAM_COST
+        self._check_unfinished()
 
     def _read_datagram(self, data: bytes) -> None:
         datagram = IncomingStream(DATAGRAM, ReadState.DATAGRAM)
@@ -599,7 +603,7 @@ class ConnectionMachine:
 
     def _has_opened(self) -> None:
         self._reads_held = True
-        self._outgoing.add(ConnectionOpened())
+        self._outgoing.add(HeadersExchanged())
 
     def _channel_control(self, stream: IncomingStream, channel: ChannelId) -> None:
         half = self._halves.get(channel)

@@ -42,8 +42,6 @@ EVENTS: dict[type[Frame], ReadEvent] = {
 }
 """The event of a frame; that of ChannelControl depends on its channel."""
 CONTROL_STATES = (ReadState.CONTROL, ReadState.CONTROL_ANSWER, ReadState.CONTROL_ANSWER_VERSION)
-ON_CONTROL = {ReadEvent.END: Rule.CONTROL_STREAM_ENDED, ReadEvent.CONNECTION_CONTROL: Rule.HEADERS_TWICE}
-"""Rules of the connection control stream in place of :data:`MISPLACED`."""
 GREETING = (Version.TYPE, ConnectionControl.TYPE)
 """The frames that are read before both sides have each other's headers."""
 
@@ -90,8 +88,10 @@ class IncomingStream:
         row = READING[self.state]
         if event not in row:
             rule = MISPLACED[event]
-            if self.state in CONTROL_STATES:
-                rule = ON_CONTROL.get(event, rule)
+            if event is ReadEvent.END and self.state in CONTROL_STATES:
+                rule = Rule.CONTROL_STREAM_ENDED
+            if event is ReadEvent.CONNECTION_CONTROL and self.state is ReadState.CONTROL:
+                rule = Rule.HEADERS_TWICE
             raise violation(rule, f"{event} has no place on: {self.state}")
         self.state = row[event]
 

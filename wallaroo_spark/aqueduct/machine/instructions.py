@@ -73,7 +73,7 @@ class HeadersReceived:
 
 
 @dataclass(frozen=True, slots=True)
-class ConnectionOpened:
+class HeadersExchanged:
     """Both sides have each other's headers. A server has the receiver of the entrypoint from now on."""
 
 
@@ -147,7 +147,7 @@ Instruction = (
     | SendDatagram
     | CloseConnection
     | HeadersReceived
-    | ConnectionOpened
+    | HeadersExchanged
     | MessageAvailable
     | Acked
     | Nacked

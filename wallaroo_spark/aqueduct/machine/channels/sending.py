@@ -399,7 +399,7 @@ class SendingHalf:
         """The sender is no more, and what is not acked is nacked."""
         self.state = SENDER[self.state][event]
         self._stop_waiting()
-        if reason is EndReason.FINISHED:
+        if reason is EndReason.FINISHED and self._ordered is not None:
             self._context.message_streams.pop(self._ordered, None)
         else:
             self._reset_messages(ResetCode.LOST if reason is EndReason.LOST else ResetCode.CANCELLED)
