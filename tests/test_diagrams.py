@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from proving.pages.states import sink_diagrams, states_page
+from proving.pages.states import aqueduct_diagrams, sink_diagrams, states_page
 from wallaroo_spark.protocol import REVISIONS
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -34,3 +34,10 @@ def test_the_page_of_sinks_has_the_diagrams_of_the_tables(name: str, diagram: st
 
     again = "run python -m proving.pages sinks, and put it into docs/sinks.md"
     assert diagram in written, f"{name}: {again}"
+
+
+@pytest.mark.parametrize(("name", "diagram"), aqueduct_diagrams().items(), ids=aqueduct_diagrams())
+def test_the_page_of_aqueduct_has_the_diagrams_of_the_tables(name: str, diagram: str) -> None:
+    written = (DOCS / "aqueduct.md").read_text(encoding="utf-8")
+
+    assert diagram in written, f"{name}: run python -m proving.pages aqueduct, and put it into docs/aqueduct.md"

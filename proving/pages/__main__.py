@@ -1,4 +1,4 @@
-"""Write all generated pages anew: ``python -m proving.pages``; ``sinks`` prints the diagrams of ``docs/sinks.md``."""
+"""Write all generated pages anew: ``python -m proving.pages``; ``sinks`` and ``aqueduct`` print the diagrams of these pages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from proving.pages.metrics import metrics_page
 from proving.pages.options import options_page
 from proving.pages.settings import settings_page
 from proving.pages.settings_tables import TABLES, with_tables
-from proving.pages.states import sink_diagrams, states_page
+from proving.pages.states import aqueduct_diagrams, sink_diagrams, states_page
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = {
@@ -44,4 +44,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.stdout.write("\n".join(sink_diagrams().values())) if sys.argv[1:] == ["sinks"] else main()
+    printed = {"sinks": sink_diagrams, "aqueduct": aqueduct_diagrams}
+    if sys.argv[1:]:
+        sys.stdout.write("\n".join(printed[sys.argv[1]]().values()))
+    else:
+        main()

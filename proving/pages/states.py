@@ -1,10 +1,11 @@
-"""The state diagrams of the protocol and of two-phase commit, drawn from the tables that run them."""
+"""The state diagrams of the protocol, of two-phase commit and of Aqueduct, drawn from the tables that run them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from wallaroo_spark.aqueduct.machine.states import MACHINE, RECEIVER, SENDER
 from wallaroo_spark.protocol import REVISIONS, SESSION, SessionState, frame_name
 from wallaroo_spark.protocol.sinks.messages import PHASES
 from wallaroo_spark.sinks.two_phase.states import TRANSACTION
@@ -34,6 +35,16 @@ def states_page() -> str:
 def sink_diagrams() -> dict[str, str]:
     """Mermaid diagrams of a transaction in a sink, and of the transaction of a session."""
     tables: dict[str, Mapping[Any, Mapping[Any, str]]] = {"transaction": TRANSACTION, "phase": PHASES}
+    return {name: _diagram(_table_arrows(table), next(iter(table))) for name, table in tables.items()}
+
+
+def aqueduct_diagrams() -> dict[str, str]:
+    """Mermaid diagrams of a connection of Aqueduct at each side, and of the two halves of a channel."""
+    tables: dict[str, Mapping[Any, Mapping[Any, str]]] = {
+        **{side.name.lower(): table for side, table in MACHINE.items()},
+        "sender": SENDER,
+        "receiver": RECEIVER,
+    }
     return {name: _diagram(_table_arrows(table), next(iter(table))) for name, table in tables.items()}
 
 
