@@ -1,4 +1,4 @@
-"""Write all generated pages anew: ``python -m proving.pages``; ``sinks`` and ``aqueduct`` print the diagrams of these pages."""
+"""Write all generated pages anew: ``python -m proving.pages``; ``sinks`` and ``aqueduct`` print their diagrams."""
 
 from __future__ import annotations
 
