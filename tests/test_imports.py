@@ -110,7 +110,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "pipelines": ("api.limits", "sidecar", "storage", "yaml_reader"),
     "api": (),
-    "aqueduct": (),
+    "aqueduct": ("transport",),
     "streams": ("sidecar", "storage", "checkpoint", "pipelines", "runtime.python_tasks"),
     "engine": (
         "registry",

@@ -6,6 +6,7 @@ import asyncio
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -24,8 +25,9 @@ from tests.client.fake_gateway import FakeGateway
 from tests.conftest import ROOT
 from tests.doors.otlp.requests import answers
 from tests.pages.reading import Reader, blocks_of, pages, python_blocks
+from tests.pems import Pems
 from tests.waiting import SECONDS, eventually
-from wallaroo_spark import BlockingConnector, Receiver
+from wallaroo_spark import BlockingConnector, Receiver, aqueduct
 from wallaroo_spark.connector import CONNECTOR_CODES
 from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.registry import EmbeddedRedis
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 TRIED = {
     "README.md",
     "docs/bridges.md",
+    "docs/aqueduct.md",
     "docs/doors.md",
     "docs/pipelines/bulk.md",
     "docs/pipelines/clients.md",
@@ -199,6 +202,58 @@ def test_the_page_on_doors(spark: SparkSession, tmp_path: Path, monkeypatch: pyt
     assert (span.service_name, span.name, span.status) == ("shop", "GET /orders", 200)
     assert span.milliseconds > 0
     assert (row.topic, bytes(row.key), bytes(row.value)) == ("orders", b"shop-1", b'{"order": 1}')
+
+
+def test_the_page_on_channels(pems: Pems) -> None:
+    printed: list[Any] = []
+    port = str(lasting_port())
+    places = {"0.0.0.0": "127.0.0.1", "chat.example": "127.0.0.1", "7400": port}
+    places.update({"server.pem": pems.server, "server.key": pems.server_key, "ca.pem": pems.ca})
+    page = Reader("docs/aqueduct.md", places, print=printed.append)
+
+    def end_server() -> None:
+        asyncio.run_coroutine_threadsafe(page["server"].close(), page["server"]._closed._loop).result(SECONDS)
+
+    serving = page.begin()
+    until(lambda: "server" in page.names, serving)
+    page.run()
+    end_server()
+    serving.result(SECONDS)
+    assert printed == [b"hello Ann"]
+    serving = page.begin()
+    until(lambda: "store" in page.names and page["server"].connections == 0, serving)
+    page.run()
+    end_server()
+    serving.result(SECONDS)
+    assert printed[1:] == [b"stored 13 bytes"]
+    with channels_served(pems, int(port)):
+        page.run()
+    page.finish()
+
+
+@contextmanager
+def channels_served(pems: Pems, port: int) -> Iterator[None]:
+    """A server that reads what clients send, in a thread."""
+
+    async def read(connection: aqueduct.Connection) -> None:
+        async for _ in connection.requests:
+            pass
+
+    async def serve() -> None:
+        files = {"certificate": pems.server, "key": pems.server_key}
+        async with aqueduct.serve(read, "127.0.0.1", port, **files):
+            listening.set()
+            await asyncio.to_thread(ended.wait)
+
+    listening, ended = threading.Event(), threading.Event()
+    thread = threading.Thread(target=asyncio.run, args=(serve(),), daemon=True)
+    thread.start()
+    assert listening.wait(SECONDS)
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(SECONDS)
 
 
 async def test_the_page_on_clients() -> None:

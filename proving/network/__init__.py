@@ -1,0 +1,1 @@
+"""Networks that this machine makes for itself."""

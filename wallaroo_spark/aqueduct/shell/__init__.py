@@ -1,0 +1,1 @@
+"""The machine of a connection on aioquic: sockets and clocks are here."""
