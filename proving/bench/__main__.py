@@ -39,6 +39,7 @@ SECTIONS = (
     "plans",
     "fleet",
     "durable",
+    "channels",
     "kafka",
     "doors",
 )
@@ -142,6 +143,11 @@ def sections(context: Context, given: argparse.Namespace) -> dict[str, Callable[
 
         return measure(context)
 
+    def channels() -> Any:
+        from proving.bench.channels.cases import measure
+
+        return measure(context)
+
     def kafka() -> Any:
         from proving.bench.sections.kafka import measure
 
@@ -166,6 +172,7 @@ def sections(context: Context, given: argparse.Namespace) -> dict[str, Callable[
         "plans": plans,
         "fleet": fleet,
         "durable": durable,
+        "channels": channels,
         "kafka": kafka,
         "doors": doors,
     }

@@ -82,6 +82,7 @@ GOALS = (
     Goal("outside", "instances of one tier outside Spark", "/s", 5e3, 2e4, True, "durable"),
     Goal("group", "events of a group with default settings", "/s", 5e3, 5e4, True, "durable"),
     Goal("instances", "instances of one tier inside Spark, two cores", "/s", 2e4, 1e5, True, "durable"),
+    Goal("channels", "p99 of a quiet stream over QUIC, 5 % loss, of TCP's", "x", 0.5, 0.3, False, "channels"),
     Goal("door_java", "one Java Kafka producer, defaults, 100 B", "MB/s", 10, 50, True, "doors"),
     Goal("door_confluent", "one confluent-kafka producer, defaults, 100 B", "/s", 2e5, 5e5, True, "doors"),
     Goal("door_of_kafka", "CPU of Kafka's chain, the same producer, 100 B", "x", 0.5, 0.25, False, "doors"),
@@ -120,6 +121,11 @@ def _plan(results: Results) -> Any:
 def _load(results: Results, share: float) -> Any:
     """The loads of the latency section are shares of the measured capacity."""
     return next(one for one in results["latency"]["loads"] if one["load"] == share)
+
+
+def _quiet(results: Results, road: str) -> float:
+    """The p99 of a quiet stream at the highest loss."""
+    return float([one for one in results["channels"]["quiet"] if one["road"] == road][-1]["p99"])
 
 
 def _fleet(results: Results, slots: int, known: int) -> Any:
@@ -168,6 +174,7 @@ def goals_of(results: Results) -> dict[str, float | None]:
         "outside": lambda: results["durable"]["deliveries"]["a_second"],
         "group": lambda: results["durable"]["group"]["a_second"],
         "instances": lambda: results["durable"]["functions"]["a_second"],
+        "channels": lambda: _quiet(results, "quic") / _quiet(results, "tcp"),
         "door_java": lambda: results["doors"]["producers"]["Java"]["megabytes_per_second"],
         "door_confluent": lambda: results["doors"]["producers"]["confluent-kafka"]["rows_per_second"],
         "door_of_kafka": lambda: results["doors"]["chains"]["of_kafka"],

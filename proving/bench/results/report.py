@@ -377,6 +377,23 @@ def _doors(found: Any) -> Iterator[str]:
     yield text
 
 
+def _channels(found: Any) -> Iterator[str]:
+    rates = ", ".join(f"{road} {amount(one['median'])}" for road, one in found["bulk"].items())
+    yield f"One stream on the loopback, messages of 64 KiB, with TLS, MB/s: {rates}."
+    if "quiet" not in found:
+        return
+    yield "A quiet stream beside a busy one, from the moment that a message is due to its answer, in ms:"
+    body = [(one["road"], f"{one['loss']:.0%}", amount(one["p50"]), amount(one["p99"])) for one in found["quiet"]]
+    yield table(("road", "loss", "p50", "p99"), body)
+    moved, datagrams = found["moved"], found["datagrams"]
+    yield (
+        f"To the first answer after the client's address has changed: {amount(moved['quic']['median'])} ms on the same "
+        f"connection over QUIC; over TCP {amount(moved['tcp']['median'])} ms for a new connection, once the old one is "
+        f"known to be dead. Of {datagrams['sent']:,} unreliable messages at {datagrams['loss']:.0%} loss "
+        f"{datagrams['lost']:,} were lost, and told so."
+    )
+
+
 TABLES: dict[str, Callable[[Any], Iterator[str]]] = {
     "decode": _decode,
     "active": _active,
@@ -391,6 +408,7 @@ TABLES: dict[str, Callable[[Any], Iterator[str]]] = {
     "plans": _plans,
     "fleet": _fleet,
     "durable": _durable,
+    "channels": _channels,
     "kafka": _kafka,
     "doors": _doors,
 }
