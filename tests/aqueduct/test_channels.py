@@ -189,7 +189,7 @@ async def test_messages_without_order_and_without_promise(served: Serving) -> No
         for number in range(20):
             await client.entrypoint.send(b"u%d" % number, unordered=True)
         sent = await client.entrypoint.send(b"datagram", unreliable=True)
-        found = []
+        found: list[tuple[bytes, bool]] = []
         while len(found) < 21:
             message = await server.requests.receive()
             assert message is not None

@@ -95,7 +95,7 @@ async def _nothing(connection: AqueductConnection) -> None:
 
 
 async def test_an_empty_host_is_every_address(pems: Pems) -> None:
-    files = {"certificate": pems.server, "key": pems.server_key}
+    files: dict[str, Any] = {"certificate": pems.server, "key": pems.server_key}
     async with aqueduct.serve(_wait, "", 0, **files) as server:
         port = server.address.rpartition(":")[2]
         async with aqueduct.connect(f"127.0.0.1:{port}", ca=pems.ca) as connection:

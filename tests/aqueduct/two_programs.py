@@ -15,7 +15,7 @@ from typing import Any
 
 from wallaroo_spark import aqueduct
 
-KINDS: dict[str, dict[str, bool]] = {
+KINDS: dict[str, dict[str, Any]] = {
     "ordered": {},
     "unordered": {"unordered": True},
     "unreliable": {"unreliable": True},

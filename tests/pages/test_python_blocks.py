@@ -240,7 +240,7 @@ def channels_served(pems: Pems, port: int) -> Iterator[None]:
             pass
 
     async def serve() -> None:
-        files = {"certificate": pems.server, "key": pems.server_key}
+        files: dict[str, Any] = {"certificate": pems.server, "key": pems.server_key}
         async with aqueduct.serve(read, "127.0.0.1", port, **files):
             listening.set()
             await asyncio.to_thread(ended.wait)

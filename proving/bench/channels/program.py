@@ -10,7 +10,7 @@ import json
 import struct
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
@@ -220,5 +220,6 @@ if __name__ == "__main__":
     if verb == "serve":
         asyncio.run(serve(road, *given))
     else:
-        work = {"bulk": bulk, "quiet": quiet, "moved": moved, "datagrams": datagrams}[verb]
-        print(json.dumps(asyncio.run(work(road, *given))), flush=True)
+        clients: dict[str, Callable[..., Coroutine[Any, Any, dict[str, Any]]]]
+        clients = {"bulk": bulk, "quiet": quiet, "moved": moved, "datagrams": datagrams}
+        print(json.dumps(asyncio.run(clients[verb](road, *given))), flush=True)
