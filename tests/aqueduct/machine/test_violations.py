@@ -55,7 +55,7 @@ class Peer:
         self.machine.stream_received(stream, b"".join(map(encode, frames)), end, 100.0)
         return self
 
-    def bytes(self, stream: int, data: bytes, *, end: bool = False) -> Peer:
+    def raw(self, stream: int, data: bytes, *, end: bool = False) -> Peer:
         """Send bytes on a stream."""
         self.machine.stream_received(stream, data, end, 100.0)
         return self
@@ -115,11 +115,11 @@ def _acked_behind_a_gap() -> Peer:
 
 
 VIOLATIONS: dict[str, tuple[Rule, Callable[[], Peer]]] = {
-    "a stream that is no frames": (Rule.UNKNOWN_FRAME, lambda: server().bytes(2, b"GET / HTTP/1.1")),
+    "a stream that is no frames": (Rule.UNKNOWN_FRAME, lambda: server().raw(2, b"GET / HTTP/1.1")),
     "a datagram that ends within a frame": (Rule.TRUNCATED, lambda: server().datagram(message(), behind=b"\x03\x00")),
     "an empty datagram": (Rule.NO_FRAME, lambda: server().datagram()),
-    "a stream that ends without a frame": (Rule.NO_FRAME, lambda: server().bytes(2, b"", end=True)),
-    "a stream that ends within a frame": (Rule.TRUNCATED, lambda: server().bytes(2, b"\x03\x00", end=True)),
+    "a stream that ends without a frame": (Rule.NO_FRAME, lambda: server().raw(2, b"", end=True)),
+    "a stream that ends within a frame": (Rule.TRUNCATED, lambda: server().raw(2, b"\x03\x00", end=True)),
     "a version behind another frame": (Rule.VERSION_NOT_FIRST, lambda: server().stream(2, message(), VERSION)),
     "two versions": (Rule.VERSION_NOT_FIRST, lambda: server().stream(2, VERSION, VERSION)),
     "a version second in a datagram": (Rule.VERSION_NOT_FIRST, lambda: server().datagram(message(), VERSION)),
@@ -142,8 +142,8 @@ VIOLATIONS: dict[str, tuple[Rule, Callable[[], Peer]]] = {
         lambda: greeting(C).stream(0, ConnectionControl(())),
     ),
     "another frame on the connection control stream": (Rule.MESSAGE_MISPLACED, lambda: server().stream(0, message())),
-    "an end of the connection control stream": (Rule.CONTROL_STREAM_ENDED, lambda: server().bytes(0, b"", end=True)),
-    "an end of the server's answer": (Rule.CONTROL_STREAM_ENDED, lambda: client().bytes(0, b"", end=True)),
+    "an end of the connection control stream": (Rule.CONTROL_STREAM_ENDED, lambda: server().raw(0, b"", end=True)),
+    "an end of the server's answer": (Rule.CONTROL_STREAM_ENDED, lambda: client().raw(0, b"", end=True)),
     "a channel control on a unidirectional stream": (
         Rule.CHANNEL_CONTROL_MISPLACED,
         lambda: client().stream(3, ChannelControl(ENTRYPOINT)),
@@ -164,7 +164,7 @@ VIOLATIONS: dict[str, tuple[Rule, Callable[[], Peer]]] = {
         Rule.WRONG_CREATOR,
         lambda: server().stream(4, ChannelControl(INNER)),
     ),
-    "a channel control without an end": (Rule.NO_FRAME, lambda: server().bytes(4, b"", end=True)),
+    "a channel control without an end": (Rule.NO_FRAME, lambda: server().raw(4, b"", end=True)),
     "a version alone on a bidirectional stream": (Rule.END_MISPLACED, lambda: server().stream(4, VERSION, end=True)),
     "a message on a bidirectional stream": (Rule.MESSAGE_MISPLACED, lambda: server().stream(4, message())),
     "a message on a control stream": (Rule.MESSAGE_MISPLACED, lambda: server().stream(1, message())),
@@ -183,8 +183,8 @@ VIOLATIONS: dict[str, tuple[Rule, Callable[[], Peer]]] = {
         lambda: server().stream(1, FinishSender(1), SentUnreliable(1)),
     ),
     "a close by a sender": (Rule.CLOSE_RECEIVER_MISPLACED, lambda: server().stream(1, CloseReceiver(()))),
-    "a control stream that ends without a finish": (Rule.END_MISPLACED, lambda: _declared().bytes(1, b"", end=True)),
-    "a control stream that ends without a close": (Rule.END_MISPLACED, lambda: client().bytes(1, b"", end=True)),
+    "a control stream that ends without a finish": (Rule.END_MISPLACED, lambda: _declared().raw(1, b"", end=True)),
+    "a control stream that ends without a close": (Rule.END_MISPLACED, lambda: client().raw(1, b"", end=True)),
     "a loss on a bidirectional stream": (
         Rule.CLOSED_CHANNEL_LOST_MISPLACED,
         lambda: server().stream(4, ClosedChannelLost(INNER)),
@@ -341,9 +341,9 @@ def test_what_is_unusual_and_allowed_does_not_close_the_connection(name: str) ->
 def test_frames_are_read_byte_by_byte() -> None:
     peer = server()
     for byte in encode(VERSION) + encode(message(ENTRYPOINT, 0, INNER)) + encode(message(INNER)):
-        peer.bytes(2, bytes([byte]))
+        peer.raw(2, bytes([byte]))
         peer.machine.validate()
-    peer.bytes(2, b"", end=True)
+    peer.raw(2, b"", end=True)
 
     taken = peer.machine.take(ENTRYPOINT, 100.0)
     assert taken is not None
