@@ -216,7 +216,8 @@ def main() -> None:
             address = address or ADDRESS
             time.sleep(0.02)
         except Refused as refused:
-            sys.exit(f"refused: {refused}")
+            sys.stderr.write(f"refused: {refused}\n")
+            sys.exit(1)
         finally:
             if session is not None:
                 session.socket.close()

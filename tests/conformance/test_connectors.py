@@ -25,16 +25,16 @@ from wallaroo_spark.protocol import REVISIONS
 PEER = Path(__file__).with_name("peer.py")
 QUIET = 0.2
 """A peer that is wrong here is wrong at once, or its next frames tell."""
-SHORT = 3.0
-"""The wait in the run of a peer that does not do what it should."""
+SHORT = 5.0
+"""The wait for what a peer never does."""
 
 
 def peer(revision: str, fault: str = "") -> tuple[str, ...]:
     return (sys.executable, "-S", "-I", str(PEER), "{address}", "{cookie}", "{instance}", revision, fault)
 
 
-def run(command: tuple[str, ...], *names: str, seconds: float = SECONDS) -> list[CheckResult]:
-    setting = CheckedConnector(command, seconds=seconds, quiet=QUIET)
+def run(command: tuple[str, ...], *names: str, seconds: float = SECONDS, quiet: float = QUIET) -> list[CheckResult]:
+    setting = CheckedConnector(command, seconds=seconds, quiet=quiet)
     checks = [check for check in connectors.CHECKS if not names or check.name in names]
     return list(connectors.plan(setting, checks).results())
 
@@ -60,6 +60,8 @@ class Planted(NamedTuple):
     """A part of what was expected and what came."""
     page: str
     revision: str = "draft-be"
+    seconds: float = SECONDS
+    quiet: float = QUIET
 
 
 FAULTS: Mapping[str, Planted] = {
@@ -71,15 +73,15 @@ FAULTS: Mapping[str, Planted] = {
     "ids-repeat": Planted("messages", "a message id above 2", "points-of-reference"),
     "ignores-credits": Planted("credits", "sent with no credit left", "credits"),
     "end-without-credit": Planted("end-of-stream", "sent with no credit left", "credits", "draft-le"),
-    "never-ends-the-stream": Planted("end-of-stream", "and the end of the stream", "stream-states", "v3"),
-    "leaves-early": Planted("end-of-stream", "closed the connection; 0 lines are committed", "stream-states", "v3"),
-    "whole-frames-only": Planted("split-frames", "exit status 1", "framing"),
-    "one-frame-a-read": Planted("joined-frames", "6 credits used", "framing"),
+    "never-ends-the-stream": Planted("end-of-stream", "and the end of the stream", "stream-states", "v3", SHORT),
+    "leaves-early": Planted("end-of-stream", "closed the connection; 0 lines", "stream-states", quiet=SHORT),
+    "whole-frames-only": Planted("split-frames", "half a frame", "framing"),
+    "one-frame-a-read": Planted("joined-frames", "6 credits used", "framing", seconds=SHORT),
     "goes-on-behind-the-sent-message": Planted("lost-connection", "line 6 of 40", "points-of-reference", "v3"),
     "knows-streams-by-name": Planted("lost-connection", "an unknown stream", "points-of-reference"),
     "never-comes-back": Planted("worker-dies", "the connection is lost", "when-to-try-again"),
-    "ignores-rewinds": Planted("rewind", "a NOTIFY for each of two NACKs", "rewinding", "draft-le"),
-    "one-notify-for-two-nacks": Planted("rewind", "a NOTIFY for each of two NACKs", "rewinding", "draft-le"),
+    "ignores-rewinds": Planted("rewind", "a NOTIFY for each of two NACKs", "rewinding", "draft-le", SHORT),
+    "one-notify-for-two-nacks": Planted("rewind", "a NOTIFY for each of two NACKs", "rewinding", "draft-le", SHORT),
     "ignores-redirects": Planted("redirect", "exit status 1", "which-worker"),
     "takes-later-for-never": Planted("try-again-later", "exit status 1", "reasons-that-a-connector-may-act-on"),
     "comes-back-after-a-refusal": Planted("refused-cookie", "has connected again", "when-to-try-again"),
@@ -93,7 +95,7 @@ def found() -> Iterator[Mapping[str, CheckResult]]:
 
     def result(fault: str) -> CheckResult:
         planted = FAULTS[fault]
-        (one,) = run(peer(planted.revision, fault), planted.check, seconds=SHORT)
+        (one,) = run(peer(planted.revision, fault), planted.check, seconds=planted.seconds, quiet=planted.quiet)
         return one
 
     with ThreadPoolExecutor(6) as pool:
@@ -122,20 +124,21 @@ def test_a_wrong_frame_is_shown_with_the_place_of_its_wrong_byte(found: Mapping[
 
 
 @pytest.mark.parametrize(
-    ("program", "came"),
+    ("program", "came", "seconds"),
     [
-        ("raise SystemExit(3)", "the program has ended with exit status 3"),
-        ("print('no\\x1b[2J'); raise SystemExit(0)", "| no\\x1b[2J"),
-        ("import time; time.sleep(600)", "none within 1 s"),
+        ("raise SystemExit(3)", "the program has ended with exit status 3", SECONDS),
+        ("print('no\\x1b[2J'); raise SystemExit(0)", "| no\\x1b[2J", SECONDS),
+        ("import time; time.sleep(600)", "none within 1 s", 1),
         (
             "import socket, sys; socket.create_connection(sys.argv[1].split(':')).sendall(b'GET /')",
             "this is not the protocol",
+            SECONDS,
         ),
     ],
     ids=["exits", "prints-control-characters", "never-connects", "another-protocol"],
 )
-def test_a_program_that_is_no_connector_is_named_as_what_it_does(program: str, came: str) -> None:
-    (one,) = run((sys.executable, "-S", "-I", "-c", program, "{address}"), "handshake", seconds=1)
+def test_a_program_that_is_no_connector_is_named_as_what_it_does(program: str, came: str, seconds: float) -> None:
+    (one,) = run((sys.executable, "-S", "-I", "-c", program, "{address}"), "handshake", seconds=seconds)
 
     assert came in one.came
 

@@ -89,7 +89,7 @@ def test_a_worker_that_closes_without_an_error_is_found(worker: FakeWorker, monk
 
 def test_a_worker_without_a_query_that_commits_is_found() -> None:
     with FakeWorker(cookie=COOKIE) as idle:
-        found = one_of(idle, "messages", seconds=0.5)
+        found = one_of(idle, "messages", seconds=3)
 
     assert "an ACK of message 10, once it is committed" in found.expected
     assert "messages up to 10 are sent, 0 acknowledged" in found.came

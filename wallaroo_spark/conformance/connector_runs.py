@@ -56,7 +56,7 @@ STAY_AWAY_SECONDS = 5.0
 _BACK_SECONDS = 5.0
 """Time in which a connector closes the connection behind RESTART, as the page says."""
 _LOOK_SECONDS = 0.05
-_EXIT_SECONDS = 0.5
+_EXIT_SECONDS = 2.0
 """Time in which a program ends that has closed its connection because it has failed. A choice."""
 _TAIL_LINES = 6
 _TAIL_BYTES = 4096

@@ -66,11 +66,11 @@ class Wire:
         return frame
 
     def drain(self, seconds: float) -> bytes:
-        """Read without judging until the peer ends the connection. Raises :class:`TimeoutError`."""
+        """Read without judging until the peer ends the connection; the first bytes. Raises :class:`TimeoutError`."""
         until = time.monotonic() + seconds
         data = b""
         while not self.ended:
-            data += self._read(until - time.monotonic())
+            data = (data + self._read(until - time.monotonic()))[:_CHUNK]
         return data
 
     def close(self, *, reset: bool = False) -> None:
