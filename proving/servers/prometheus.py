@@ -1,14 +1,12 @@
 """A Prometheus for one test, from Debian's package ``prometheus``.
 
-Where the system has no Prometheus, the package is fetched by apt-get and unpacked below ``build/``; nothing is
-installed in the system. ``python -m proving.servers.prometheus`` fetches it in advance.
+Where the system has no Prometheus, the package is fetched by apt-get and unpacked below ``build/``.
+``python -m proving.servers.prometheus`` fetches it in advance.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import shutil
 import subprocess
 import urllib.error
@@ -19,68 +17,26 @@ from pathlib import Path
 from typing import Any
 
 from proving.ports import free_ports
+from proving.servers.debian import unpacked
 from proving.servers.guard import Guarded
-from proving.servers.maven import ROOT
 
-FETCH_SECONDS = 240
 ASK_SECONDS = 30.0
 PROGRAMS = ("prometheus", "promtool")
 
 
-class PrometheusMissing(Exception):
-    """Prometheus is not installed and cannot be fetched; the message says how to install it."""
-
-
 def program(name: str) -> str:
-    """The path of ``prometheus`` or ``promtool``. Raises :class:`PrometheusMissing`."""
+    """The path of ``prometheus`` or ``promtool``. Raises :class:`PackageUnfetched`."""
     installed = shutil.which(name)
     return installed or str(fetched() / "usr" / "bin" / name)
 
 
 def fetched() -> Path:
-    """The folder with the unpacked package, fetched once per clone. Raises :class:`PrometheusMissing`."""
-    folder = ROOT / "build" / "prometheus" / "debian"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.is_dir():
-            _fetch(folder)
-    return folder
-
-
-def _fetch(folder: Path) -> None:
-    part = folder.with_name(f"{folder.name}.part-{os.getpid()}")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir()
-    said = _run(part, "apt-get", "download", "prometheus")
-    if not list(part.glob("*.deb")):
-        # The lists of packages are missing or old.
-        _run(part, "apt-get", "update")
-        said = _run(part, "apt-get", "download", "prometheus")
-    packages = list(part.glob("*.deb"))
-    if packages:
-        said = _run(part, "dpkg", "-x", packages[0].name, ".")
-        packages[0].unlink()
-    if not all((part / "usr" / "bin" / name).exists() for name in PROGRAMS):
-        shutil.rmtree(part, ignore_errors=True)
-        raise PrometheusMissing(
-            "the tests of metrics and alerts need Prometheus and promtool, and neither are they on the PATH nor can "
-            f"apt-get fetch them; install them (Debian, Ubuntu: apt-get install prometheus): {said}"
-        )
-    part.rename(folder)
-
-
-def _run(folder: Path, *command: str) -> str:
-    """Run a command; returns the end of its output."""
-    try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=FETCH_SECONDS)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    return (done.stdout + done.stderr)[-500:]
+    """The folder with the unpacked package. Raises :class:`PackageUnfetched`."""
+    return unpacked("prometheus", [f"usr/bin/{name}" for name in PROGRAMS])
 
 
 def promtool(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run promtool, and return its output. Raises :class:`PrometheusMissing`."""
+    """Run promtool, and return its output. Raises :class:`PackageUnfetched`."""
     return subprocess.run(
         [program("promtool"), *arguments], cwd=folder, capture_output=True, text=True, check=False, timeout=120
     )

@@ -6,14 +6,34 @@ from collections.abc import Iterator
 
 import pytest
 
+from proving.servers.mosquitto import MosquittoServer
 from proving.servers.postgres import PostgresServer
 from tests.cli.conftest import run
-from tests.sinks.conftest import running
+from tests.sinks.conftest import redis_url, running
+from wallaroo_spark.testing import FakeWorker
 
-__all__ = ["run"]
+__all__ = ["redis_url", "run"]
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """A PostgreSQL whose log may be read."""
     yield from running(PostgresServer())
+
+
+@pytest.fixture(scope="session")
+def mosquitto() -> Iterator[MosquittoServer]:
+    """An MQTT broker."""
+    server = MosquittoServer()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+@pytest.fixture
+def worker() -> Iterator[FakeWorker]:
+    """A worker without Spark."""
+    with FakeWorker() as found:
+        yield found

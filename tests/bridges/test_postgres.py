@@ -58,12 +58,6 @@ def database(postgres: PostgresServer) -> Iterator[Database]:
     found.connection.close()
 
 
-@pytest.fixture
-def worker() -> Iterator[FakeWorker]:
-    with FakeWorker() as found:
-        yield found
-
-
 def texts(bridging: Bridging) -> list[str]:
     return [json.loads(one)["new"]["value"] for one in bridging.values()]
 

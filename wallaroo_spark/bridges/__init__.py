@@ -9,8 +9,10 @@ from wallaroo_spark.bridges.streams import BridgedStream, QueuedMessage, QueuedS
 __all__ = ["BRIDGES", "Bridge", "BridgedStream", "Promise", "QueuedMessage", "QueuedStream", "feed"]
 
 BRIDGES = {
+    "mqtt": "wallaroo_spark.bridges.sources.mqtt.MqttBridge",
     "postgres": "wallaroo_spark.bridges.sources.postgres_changes.PostgresBridge",
     "postgres-table": "wallaroo_spark.bridges.sources.postgres_table.PostgresTableBridge",
+    "redis": "wallaroo_spark.bridges.sources.redis_stream.RedisBridge",
     "python": "wallaroo_spark.bridges.sources.python.PythonBridge",
 }
 """Name of a source on the command line → the class of its settings."""

@@ -1,0 +1,61 @@
+"""MQTT's messages, from a real broker: acknowledged behind the commit."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+import gmqtt
+import pytest
+from gmqtt.storage import PersistentStorage
+
+from proving.servers.mosquitto import MosquittoServer
+from tests.bridges.support import Bridging
+from tests.waiting import eventually
+from wallaroo_spark.testing import FakeWorker
+
+
+async def _publish(server: MosquittoServer, topic: str, payloads: Sequence[str], qos: int) -> None:
+    unconfirmed = PersistentStorage()
+    client = gmqtt.Client(f"publisher-{uuid.uuid4().hex}", persistent_storage=unconfirmed)
+    await client.connect("127.0.0.1", server.port)
+    for one in payloads:
+        client.publish(topic, one, qos=qos)
+    await unconfirmed.wait_empty()
+    await client.disconnect()
+
+
+def publish(server: MosquittoServer, topic: str, *payloads: str, qos: int = 1) -> None:
+    """Publish, and wait until the broker has all of them."""
+    asyncio.run(_publish(server, topic, payloads, qos))
+
+
+@pytest.mark.parametrize(("version", "qos"), [("5", 1), ("3.1.1", 2)])
+def test_messages_stay_at_the_broker_until_their_commit(
+    mosquitto: MosquittoServer, worker: FakeWorker, tmp_path: Path, version: str, qos: int
+) -> None:
+    name = f"plant-{uuid.uuid4().hex[:8]}"
+    options = ("--client", name, "--mqtt", version, "--qos", str(qos))
+    bridging = Bridging(worker, tmp_path, "mqtt", mosquitto.address, f"{name}/#", *options)
+    with bridging.running():
+        # The subscription is there once a message arrives.
+        eventually(lambda: (publish(mosquitto, f"{name}/first", "first", qos=qos), worker.status()["memory_used"])[1])
+        publish(mosquitto, f"{name}/a", *map(str, range(100)), qos=qos)
+        worker.read(101)
+    publish(mosquitto, f"{name}/b", "away", qos=qos)
+    # What the bridge had sent is lost with the worker: only the broker has it.
+    worker.crash()
+    with bridging.again():
+        eventually(lambda: b"away" in bridging.values(), bridging.output)
+
+    sent = [one for one in bridging.values() if one != b"first"]
+    assert sent == [*(b"%d" % number for number in range(100)), b"away"]
+    assert worker.committed["key"].to_pylist()[-1] == f"{name}/b".encode()
+    # What is acknowledged does not come again.
+    before = len(bridging.values())
+    with bridging.again():
+        publish(mosquitto, f"{name}/b", "last", qos=qos)
+        eventually(lambda: b"last" in bridging.values(), bridging.output)
+    assert len(bridging.values()) == before + 1

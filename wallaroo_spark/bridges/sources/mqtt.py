@@ -1,0 +1,166 @@
+"""The messages of MQTT topics. A message is acknowledged to the broker when it is committed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import time
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from wallaroo_spark.bridges.bridge import Bridge, Promise
+from wallaroo_spark.bridges.streams import QueuedMessage, QueuedStream
+from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.options import resolve_secret
+from wallaroo_spark.settings import Kind, row, setting
+from wallaroo_spark.transport import parse_address
+
+KEEP_SECONDS = 7 * 24 * 3600
+"""How long a broker of MQTT 5 keeps the messages of a bridge that is away. A choice: a week."""
+CONNECT_SECONDS = 30.0
+"""Longest wait for the answer to CONNECT."""
+_VERSIONS = {"3.1.1": 4, "5": 5}
+
+
+@dataclass(eq=False, kw_only=True)
+class MqttBridge(Bridge):
+    """Send the messages that an MQTT BROKER (host:port) has for topic FILTERS, such as 'plant/#'.
+
+    The key is the topic. A message of QoS 1 or 2 is acknowledged when it is committed, and a broker limits how many are
+    not acknowledged: raise that limit, 20 in Mosquitto (max_inflight_messages 0), for more than 20 messages a batch.
+    The broker keeps messages while the bridge is away, for its client's name.
+
+    Examples:
+        wallaroo-spark bridge mqtt broker:1883 'plant/#' --workers host-a:7100
+    """
+
+    promise = Promise("the time of arrival", "an acknowledgement of each message", "none is lost, some come again")
+    extra = "mqtt"
+
+    broker: str = field(kw_only=False, metadata=row(Kind.TEXT))
+    """The broker."""
+    filters: tuple[str, ...] = field(kw_only=False, metadata=row(Kind.NAMES))
+    """Filters of topics."""
+    qos: int = setting(1, Kind.COUNT, minimum=0, maximum=2)
+    """Quality of service of the subscription. With 0, messages are delivered at most once."""
+    mqtt: str = setting("5", Kind.TEXT, choices=tuple(_VERSIONS))
+    """Version of MQTT."""
+    client: str = setting("wallaroo-bridge", Kind.TEXT)
+    """The client's name, under which the broker keeps what is not acknowledged; one bridge at a time uses it."""
+    user: str = setting("", Kind.TEXT)
+    """The user."""
+    password: str = setting("", Kind.TEXT, secret=True)
+    """The password; also env:NAME or file:PATH."""
+    mqtt_tls: bool = setting(False, Kind.FLAG)
+    """Use TLS to the broker."""
+    mqtt_ca: str = setting("", Kind.TEXT)
+    """PEM file of the authority of the broker's certificate; turns TLS on."""
+
+    @property
+    def place(self) -> str:
+        """The name of the client."""
+        return self.client
+
+    async def streams(self) -> AsyncGenerator[Sequence[QueuedStream], None]:
+        """One stream of all topics."""
+        yield [MqttStream(self)]
+
+
+class MqttStream(QueuedStream):
+    """The messages of a client's subscriptions."""
+
+    def __init__(self, settings: MqttBridge) -> None:
+        import gmqtt.mqtt.handler
+
+        super().__init__(settings.client)
+        self.passing = (OSError, gmqtt.mqtt.handler.MQTTError)
+        self._settings = settings
+        for name in ("mqtt.protocol", "mqtt.handler"):
+            _silent(name)
+
+    async def deliveries(self) -> AsyncGenerator[Sequence[QueuedMessage], None]:
+        """The messages of one connection."""
+        import gmqtt
+
+        settings = self._settings
+        host, port = parse_address(settings.broker)
+        arrived: asyncio.Queue[QueuedMessage | Exception] = asyncio.Queue()
+        open_ones: set[asyncio.Future[int]] = set()
+
+        async def on_message(_: Any, topic: str, payload: bytes, qos: int, properties: Any) -> int:
+            # The client acknowledges a message when this returns; a later message is never acknowledged before it.
+            committed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            open_ones.add(committed)
+
+            def acknowledge() -> None:
+                if not committed.done():
+                    committed.set_result(0)
+
+            arrived.put_nowait(QueuedMessage(payload, acknowledge, time.time_ns(), topic.encode()))
+            try:
+                return await committed
+            finally:
+                open_ones.discard(committed)
+
+        def on_subscribe(_: Any, mid: int, granted: Sequence[int], properties: Any) -> None:
+            if any(one >= 128 for one in granted):
+                arrived.put_nowait(
+                    ConfigurationError(
+                        f"the MQTT broker {settings.broker} refuses a subscription to {', '.join(settings.filters)}; "
+                        "check the filters and the rights of the user",
+                        code="source-setup",
+                    )
+                )
+
+        session = {"session_expiry_interval": KEEP_SECONDS, "receive_maximum": 65535} if settings.mqtt == "5" else {}
+        client = gmqtt.Client(
+            settings.client, clean_session=False, optimistic_acknowledgement=False, logger=_silent("client"), **session
+        )
+        # Below the number of failures so far, so that the client never connects again by itself: the acknowledgements
+        # of an old connection must not reach the next one, where their numbers belong to other messages.
+        client.set_config({"reconnect_retries": -2})
+        client.on_message = on_message
+        client.on_subscribe = on_subscribe
+        client.on_disconnect = lambda *_: arrived.put_nowait(ConnectionError("the broker has ended the connection"))
+        if settings.user:
+            client.set_auth_credentials(settings.user, resolve_secret(settings.password))
+        tls = settings.mqtt_tls or settings.mqtt_ca
+        context = ssl.create_default_context(cafile=settings.mqtt_ca or None) if tls else False
+        try:
+            await self._connect(client, host, port, context)
+            for wanted in settings.filters:
+                client.subscribe(wanted, qos=settings.qos)
+            yield []
+            while True:
+                group = [await arrived.get()]
+                while not arrived.empty():
+                    group.append(arrived.get_nowait())
+                yield [one for one in group if isinstance(one, QueuedMessage)]
+                for one in group:
+                    if isinstance(one, Exception):
+                        raise one
+        finally:
+            if client.is_connected:
+                await client.disconnect()
+            for committed in open_ones:
+                # The client finds its connection closed, and sends no acknowledgement.
+                if not committed.done():
+                    committed.set_result(0)
+
+    async def _connect(self, client: Any, host: str, port: int, context: ssl.SSLContext | bool) -> None:
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await client.connect(host, port, ssl=context, version=_VERSIONS[self._settings.mqtt])
+        except TimeoutError:
+            raise ConnectionError(
+                f"no answer within {CONNECT_SECONDS:g} seconds; a broker without MQTT 5 needs --mqtt 3.1.1"
+            ) from None
+
+
+def _silent(name: str) -> logging.Logger:
+    """A logger for the client: what it has to say is said once, by the bridge."""
+    logger = logging.getLogger(f"gmqtt.{name}")
+    logger.setLevel(logging.CRITICAL)
+    return logger
