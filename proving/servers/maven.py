@@ -71,7 +71,9 @@ def _fetch(name: str, folder: Path, artifacts: Sequence[tuple[str, str, str, boo
     excludes = "".join(_EXCLUDE.format(organisation) for organisation in without)
     module.write_text(_MODULE.format(name=name, dependencies="".join(lines), excludes=excludes))
     cache = folder.parent / "ivy"
-    ivy = [java(), "-Xmx256m", "-cp", f"{jars_of_spark()}/*", "org.apache.ivy.Main", "-cache", str(cache)]
+    # It runs for seconds, so a quick compiler and one thread for garbage cost least.
+    options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{jars_of_spark()}/*"]
+    ivy = [java(), *options, "org.apache.ivy.Main", "-cache", str(cache)]
     where = ["-types", "jar", "bundle", "-retrieve", f"{part}/[artifact]-[revision](-[classifier]).[ext]"]
     command = [*ivy, "-ivy", str(module), "-confs", "default", *where]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=FETCH_SECONDS)
