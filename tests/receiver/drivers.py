@@ -39,7 +39,8 @@ class Drivers:
                 driver.wait()
             assert driver.stdin is not None
             driver.stdin.close()
-        eventually(lambda: not self.processes())
+        # A look reads the environments of all processes.
+        eventually(lambda: not self.processes(), pause=0.1)
 
     def start(self, port: int, *arguments: str, **variables: str) -> subprocess.Popen[bytes]:
         """A driver whose workers listen at ``port`` and the next one; see ``tests/receiver/driver.py``."""

@@ -27,7 +27,7 @@ from wallaroo_spark.registry import EmbeddedRedis, Registry, application_registr
 PAGE = ROOT / "docs" / "pipelines" / "bulk.md"
 COUNT = 20_000
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COOKIE": "secret"}
-pytestmark = pytest.mark.timeout(20 * SECONDS)
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(20 * SECONDS)]
 
 
 class Program:
