@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.aqueduct.machine.pair import DATAGRAM, Pair
+from tests.aqueduct.machine.pair import DATAGRAM, Pair, split
 from wallaroo_spark.aqueduct.errors import MessageTooLarge, NoRoom
-from wallaroo_spark.aqueduct.frames import ChannelId, Frame, MessageFrame, SentUnreliable, Version, encode
+from wallaroo_spark.aqueduct.frames import (
+    AckNackUnreliable,
+    ChannelId,
+    Frame,
+    MessageFrame,
+    SentUnreliable,
+    Version,
+    encode,
+)
 from wallaroo_spark.aqueduct.machine import (
     ENTRYPOINT,
     Acked,
@@ -320,6 +328,20 @@ def test_a_declaration_of_very_many_messages_costs_nothing() -> None:
     sent = [found for found in pair.server.instructions() if isinstance(found, SendStream)]
     assert len(sent) == 1
     assert len(sent[0].data) < 20
+
+
+def test_very_many_declarations_are_kept_as_a_few() -> None:
+    pair = Pair()
+    for number in range(1000):
+        pair.server.stream_received(1, encode(SentUnreliable(1)), False, 100.0 + number / 1000)
+    pair.server.instructions()
+
+    pair.server.tick(101.0301)
+    pair.server.tick(102.0)
+
+    parts = [found.data for found in pair.server.instructions() if isinstance(found, SendStream)]
+    frames = [frame for part in parts for frame in split(part)]
+    assert frames == [AckNackUnreliable((0, 31)), AckNackUnreliable((0, 969))]
 
 
 def test_discarded_receivers_are_remembered_in_a_small_number() -> None:

@@ -25,6 +25,8 @@ from wallaroo_spark.aqueduct.machine.states import RECEIVER, ReceiverEvent, Rece
 from wallaroo_spark.aqueduct.machine.timers import Timer
 from wallaroo_spark.aqueduct.violations import Rule, violation
 
+MOST_DECLARATIONS = 64
+"""The most declarations whose times are kept apart: a sender makes 20 a second. Beyond it the newest two are one."""
 EARLY_ACK = 4
 """Acks are sent without a delay when they free the window's 1/4: a choice, so that a sender never waits for a delay."""
 
@@ -186,6 +188,8 @@ class ReceivingHalf:
         if self._declared > U64_MAX:
             raise violation(Rule.NUMBER_NOT_SENT, f"{self.channel}: {self._declared} unreliable messages were declared")
         if self._declared > self._judged:
+            if len(self._declarations) == MOST_DECLARATIONS:
+                self._declarations.pop()
             self._declarations.append((self._declared, now + self._context.limits.nack_delay))
         self._acks_are_due(now)
 
