@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 
+from proving.aqueduct.histories import run
 from proving.simulator.run import Report, simulate
 
 PROGRESS_SECONDS = 2.0
@@ -23,6 +24,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="run this seed alone; a failure prints its seed")
     parser.add_argument("--verbose", action="store_true", help="print every line of the history, and the product's log")
     parser.add_argument("--doors", action="store_true", help="let producers send through the workers' doors, too")
+    parser.add_argument("--aqueduct", action="store_true", help="run histories of Aqueduct instead")
     parser.add_argument("--keep-going", action="store_true", help="go on after a failure and count all failures")
     return parser.parse_args()
 
@@ -42,6 +44,8 @@ def main() -> int:
         # The product warns of each misfortune, and misfortunes are the purpose of a history.
         logging.getLogger("wallaroo_spark").setLevel(logging.CRITICAL + 1)
     seeds = [wanted.seed] if wanted.seed is not None else range(wanted.start, wanted.start + wanted.seeds)
+    if wanted.aqueduct:
+        return run(seeds, verbose=wanted.verbose, keep_going=wanted.keep_going)
     totals: Counter[str] = Counter()
     faults: Counter[str] = Counter()
     slowest = (0.0, 0)

@@ -1,0 +1,47 @@
+"""Runs histories one after the other, and prints what came of them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+from proving.aqueduct.world import Report, simulate
+
+PROGRESS_SECONDS = 2.0
+
+
+def describe(report: Report) -> str:
+    """A failure as text, with the command that repeats it."""
+    return (
+        f"\nseed {report.seed}: {report.violation}\n\nthe end of its history:\n{report.history}\n\n"
+        f"replay it with: ./scripts/simulate --aqueduct --seed {report.seed} --verbose\n"
+    )
+
+
+def run(seeds: Sequence[int], *, verbose: bool, keep_going: bool) -> int:
+    """Run the histories of the seeds; the exit status is 0 when none broke a promise."""
+    counts: Counter[str] = Counter()
+    failed: list[int] = []
+    done = steps = 0
+    began = shown = time.monotonic()
+    for seed in seeds:
+        report = simulate(seed, verbose=verbose)
+        counts.update(report.counts)
+        done, steps = done + 1, steps + report.steps
+        if report.violation:
+            failed.append(seed)
+            print(describe(report))
+            if not keep_going:
+                break
+        if sys.stderr.isatty() and time.monotonic() - shown > PROGRESS_SECONDS:
+            shown = time.monotonic()
+            print(f"\r{done} of {len(seeds)} histories, {steps:,} steps", end="", file=sys.stderr)
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
+    print(f"{done} histories, {steps:,} steps in {time.monotonic() - began:.1f} s")
+    print(", ".join(f"{name} {count:,}" for name, count in sorted(counts.items())))
+    if failed:
+        print(f"FAILED: {len(failed)} histories: {', '.join(map(str, failed[:20]))}")
+    return 1 if failed else 0
