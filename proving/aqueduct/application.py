@@ -213,6 +213,7 @@ class Application:
             )
         except NoRoom:
             sender.waits = True
+            self.side.log(f"waits for room of {channel}")
             self._give_back(attached)
             self.side.around.sim.history.counts["waits for room"] += 1
             return False

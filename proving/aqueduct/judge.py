@@ -223,7 +223,7 @@ class Judge:
     def nothing_is_lost(self) -> None:
         """At the end: what was acked was taken, or its queue was dropped."""
         for channel in self.ledger.channels.values():
-            if channel.cancelled or any(one.cancelled for one in self.ledger.ancestors(channel)):
+            if self.ledger.may_be_discarded(channel):
                 continue
             for message in channel.messages.values():
                 if message.fate == "acked" and message.reliable and not message.taken and not message.dropped:

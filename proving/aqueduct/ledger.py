@@ -102,13 +102,21 @@ class Ledger:
         parent = channel.parent
         if parent is None or parent.taken:
             return False
-        # A queue that is full drops the oldest unreliable messages, and a cancelled channel all, as lost ones.
-        cancelled = any(one.cancelled for one in (parent.channel, *self.ancestors(parent.channel)))
-        return not (parent.dropped and parent.reliable and not cancelled)
+        return not (parent.dropped and parent.reliable and not self.may_be_discarded(parent.channel))
+
+    def may_be_discarded(self, channel: Channel) -> bool:
+        """Whether a machine may have discarded the queue of a channel after acks, which is a loss.
+
+        It does so where a sender was cancelled, and with the oldest unreliable messages of a queue that is full.
+        """
+        return any(
+            one.cancelled or (one.parent is not None and not one.parent.reliable and not one.parent.taken)
+            for one in (channel, *self.ancestors(channel))
+        )
 
     def may_be_dropped(self, channel: Channel) -> bool:
         """Whether the other application may have dropped an end of a channel that it never took."""
         parent = channel.parent
         if parent is None or parent.taken or not parent.arrived:
             return False
-        return channel.abandoned or any(one.cancelled for one in (parent.channel, *self.ancestors(parent.channel)))
+        return channel.abandoned
