@@ -133,7 +133,7 @@ class Application:
                 self._end_sender(channel)
             else:
                 self._drain(channel)
-        elif self._random.random() < 0.12:
+        elif self._random.random() < 0.06:
             self._end(channel, channel.half_at(self.side.side))
 
     def _end(self, channel: ChannelId, half: Half) -> None:

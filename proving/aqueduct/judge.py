@@ -19,6 +19,9 @@ from wallaroo_spark.aqueduct.machine import (
     TakenMessage,
 )
 
+COST_BYTES = 2048
+"""What a message and its attachments may cost beside its payload. One message of any size may be in flight alone."""
+
 
 class Judge:
     """Observes the calls of both applications, and the notices that they get."""
@@ -199,11 +202,11 @@ class Judge:
     def within_limits(self, machine: ConnectionMachine) -> None:
         """A machine holds no more than its windows."""
         counts, limits = machine.counts(), self.profile.limits
-        most = limits.connection_window_bytes + limits.frame
-        if counts.unacked_bytes > most:
+        most = limits.connection_window_bytes + max(limits.connection_window_bytes, limits.frame)
+        if counts.unacked_bytes > max(limits.connection_window_bytes, limits.frame + COST_BYTES):
             raise Violation(f"a machine has {counts.unacked_bytes} unacked bytes of {limits.connection_window_bytes}")
-        if counts.queued_bytes > 2 * most:
-            raise Violation(f"a machine has {counts.queued_bytes} queued bytes of {2 * most}")
+        if counts.queued_bytes > most:
+            raise Violation(f"a machine has {counts.queued_bytes} queued bytes of {most}")
 
     def unfinished(self) -> list[str]:
         """What somebody still waits for."""

@@ -47,7 +47,7 @@ def draw_profile(random: random.Random) -> Profile:
     window = random.choice((600, 2000, 10_000))
     faulty = random.random() < 0.75
     return Profile(
-        actions=random.choice((8, 20, 40, 80)),
+        actions=random.choice((8, 20, 40, 80, 160)),
         pause=random.choice((0.01, 0.05, 0.3)),
         loss=random.choice((0.05, 0.3, 0.7)) if faulty else 0.0,
         doubling=random.choice((0.0, 0.1, 0.3)) if faulty else 0.0,
@@ -61,14 +61,13 @@ def draw_profile(random: random.Random) -> Profile:
         attaches=random.choice((0.2, 0.5, 0.8)),
         unreliable=random.choice((0.0, 0.3, 0.6)),
         limits=AqueductLimits(
-            frame=8192,
+            frame=max(1024, window),
             attachments=8,
             headers=256,
             window_bytes=window,
             window_messages=random.choice((3, 10, 40)),
             connection_window_bytes=window * random.choice((1, 2, 8)),
             unfinished_bytes=65536,
-            remembered_receivers=random.choice((1024, 1024, 1024)),
-            remembered_seconds=random.choice((30.0, 30.0)),
+            remembered_receivers=random.choice((64, 1024)),
         ),
     )

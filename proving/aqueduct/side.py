@@ -79,7 +79,7 @@ class SimulatedSide:
 
     def datagram_arrives(self, data: bytes) -> None:
         """A datagram arrives."""
-        self.around.wire.datagram_arrives(data)
+        self.around.wire.datagram_arrives(self.side, data)
         self._when_ready("datagram_received", data)
 
     def connection_ends(self, code: int, reason: str) -> None:
@@ -147,6 +147,7 @@ class SimulatedSide:
                     self.around.sim.after(0.1, self.part, self._answer)
             case ConnectionOpened():
                 self.log("has an open connection")
+                self.around.wire.begins_to_read(self.side)
                 if self.side is Side.SERVER:
                     judge.gets(ENTRYPOINT, Half.RECEIVER)
                     application.gets(ENTRYPOINT)

@@ -58,6 +58,8 @@ class Wire:
         self._sim = sim
         self._ledger = ledger
         self._nack_delay = nack_delay
+        self._held: dict[Side, list[tuple[Frame, int | None]] | None] = {side: [] for side in Side}
+        """Frames that have arrived at a side that reads none yet, with their streams."""
         self._sent: dict[tuple[Side, int], FrameReader] = {}
         self._arriving: dict[tuple[Side, int], FrameReader] = {}
         self._controls: dict[int, Channel] = {}
@@ -176,19 +178,29 @@ class Wire:
     def arrives(self, side: Side, stream: int, data: bytes) -> None:
         """Bytes of a stream arrive at a side, just before its machine gets them."""
         for frame in self._arriving.setdefault((side, stream), FrameReader()).read(data):
-            self._arrived(frame, reliable=True)
-            if isinstance(frame, SentUnreliable):
-                known = self._declarations.setdefault(stream, [])
-                known.append((frame.count + (known[-1][0] if known else 0), self._sim.now))
+            self._arrived(side, frame, stream)
 
-    def datagram_arrives(self, data: bytes) -> None:
+    def datagram_arrives(self, side: Side, data: bytes) -> None:
         """A datagram arrives."""
         for frame in FrameReader().read(data):
-            self._arrived(frame, reliable=False)
+            self._arrived(side, frame, None)
 
-    def _arrived(self, frame: Frame, *, reliable: bool) -> None:
-        if isinstance(frame, MessageFrame):
-            channel = self._ledger.channels[frame.channel]
-            message = channel.messages[reliable, frame.number]
-            if not channel.deaf and not message.refused:
-                message.arrived = True
+    def begins_to_read(self, side: Side) -> None:
+        """A side has an open connection, and reads what it has held."""
+        held, self._held[side] = self._held[side], None
+        for frame, stream in held or ():
+            self._arrived(side, frame, stream)
+
+    def _arrived(self, side: Side, frame: Frame, stream: int | None) -> None:
+        if (held := self._held[side]) is not None:
+            held.append((frame, stream))
+            return
+        match frame:
+            case SentUnreliable(count) if stream is not None:
+                known = self._declarations.setdefault(stream, [])
+                known.append((count + (known[-1][0] if known else 0), self._sim.now))
+            case MessageFrame(channel_id, number):
+                channel = self._ledger.channels[channel_id]
+                message = channel.messages[stream is not None, number]
+                if not channel.deaf and not message.refused:
+                    message.arrived = True

@@ -19,7 +19,7 @@ from wallaroo_spark.aqueduct.frames import Headers, Side
 
 PATIENCE_SECONDS = 300.0
 """Seconds after the applications' last action within which all channels have ended."""
-REST_SECONDS = 100.0
+REST_SECONDS = 400.0
 """Further seconds after which a machine holds nothing, longer than the latest arrival and all memories."""
 MOST_STEPS = 200_000
 
