@@ -13,8 +13,8 @@ from wallaroo_spark.aqueduct.machine import (
     CloseCode,
     CloseConnection,
     ConnectionMachine,
-    ConnectionOpened,
     Ended,
+    HeadersExchanged,
     HeadersReceived,
     MessageAvailable,
     Nacked,
@@ -145,7 +145,7 @@ class SimulatedSide:
                     raise Violation(f"the {self.part.name} gets the headers {headers}")
                 if self.side is Side.SERVER and self.around.profile.asks:
                     self.around.sim.after(0.1, self.part, self._answer)
-            case ConnectionOpened():
+            case HeadersExchanged():
                 self.log("has an open connection")
                 self.around.wire.begins_to_read(self.side)
                 if self.side is Side.SERVER:
