@@ -301,11 +301,9 @@ class Application:
     def _taking(self, channel: ChannelId) -> Steps:
         receiver = self.held.receivers[channel]
         more = True
-        while more and not self.side.over and not receiver.over:
+        while more:
             yield receiver.pause or 0.0
-            if self.side.over or receiver.over:
-                break
-            more = self._take(channel)
+            more = not self.side.over and not receiver.over and self._take(channel)
         receiver.taking = False
 
     def _take(self, channel: ChannelId) -> bool:

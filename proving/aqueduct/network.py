@@ -7,6 +7,7 @@ may arrive before bytes that were sent earlier. Datagrams are lost and doubled.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Protocol
 
@@ -66,7 +67,7 @@ class Lane:
         for begin, until in pairwise(cuts):
             number = len(self._pieces)
             self._pieces.append(data[begin:until])
-            self._network.post(self.to, lambda number=number: self._arrive(number), self.stream)
+            self._network.post(self.to, partial(self._arrive, number), self.stream)
 
     def send_reset(self, code: int) -> None:
         """Reset it: bytes under way arrive before the reset or never."""
@@ -155,7 +156,7 @@ class Network:
             self.over = True
             for node in self._nodes.values():
                 if node.side is not by:
-                    self.sim.after(self.sim.latency(), node.part, lambda node=node: node.connection_ends(code, reason))
+                    self.sim.after(self.sim.latency(), node.part, partial(node.connection_ends, code, reason))
 
     def post(self, node: Node, action: Callable[[], None], stream: int | None = None) -> None:
         """Let something arrive at a side some time from now. The stream with the headers is never very late."""
