@@ -22,4 +22,4 @@ class Surroundings:
     wire: Wire
     network: Network
     headers: dict[Side, Headers]
-    """The headers of each side."""
+    """What the sides send as their headers."""
