@@ -118,15 +118,27 @@ class ChannelReceiver:
         What had arrived before the other side has ended the connection is there behind that, too.
         Raises :class:`Cancelled`, :class:`Lost`, :class:`ReceiverClosed` (closed here) or :class:`ConnectionLost`.
         """
+        while (message := self.take()) is None and not self.ended:
+            await self.changed()
+        return message
+
+    def take(self) -> ReceivedMessage | None:
+        """As :meth:`receive`, but None too when no message is there now."""
         half = self._half
-        while True:
-            taken = half.driver.take(half)
-            if taken is not None:
-                return ReceivedMessage(half.driver, taken)
-            half.check()
-            if half.ended is not None:
-                return None
-            await half.changed.wait()
+        taken = half.driver.take(half)
+        if taken is not None:
+            return ReceivedMessage(half.driver, taken)
+        half.check()
+        return None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the sender has finished and all its messages were taken."""
+        return self._half.ended is not None
+
+    async def changed(self) -> None:
+        """Wait until there may be another message, or the channel has ended."""
+        await self._half.changed.wait()
 
     def close(self) -> None:
         """Take no more messages: those that were not taken are dropped, and the sender raises

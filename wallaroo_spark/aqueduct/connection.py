@@ -84,6 +84,16 @@ class AqueductConnection:
         """The address of the other side."""
         return self._driver.peer
 
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes of received messages that were not taken."""
+        return self._driver.machine.queues.total.bytes
+
+    @property
+    def lost_messages(self) -> int:
+        """Unreliable messages of the other side that were lost, or dropped here because too many were not taken."""
+        return self._driver.machine.queues.lost
+
     async def close(self, reason: str = "done", *, seconds: float = CLOSE_SECONDS) -> None:
         """End the connection in an orderly way: finish the senders, close the receivers, and wait until the other side
         has everything.

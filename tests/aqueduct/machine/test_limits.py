@@ -209,6 +209,7 @@ def test_unreliable_messages_beyond_the_limit_evict_the_oldest() -> None:
         pair.wait()
 
     assert pair.payloads(S, ENTRYPOINT) == [b"6", b"7", b"8", b"9"]
+    assert pair.server.queues.lost == 6
 
 
 def test_unreliable_messages_never_evict_reliable_ones() -> None:

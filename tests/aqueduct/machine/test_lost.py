@@ -87,6 +87,7 @@ def test_acks_and_nacks_of_datagrams_are_ranges() -> None:
     assert pair.told(C, Acked) == [Acked(ENTRYPOINT, range(1, 3), False), Acked(ENTRYPOINT, range(5, 7), False)]
     nacked = [notice.numbers for notice in pair.told(C, Nacked)]
     assert nacked == [range(1), range(3, 5), range(7, 8)]
+    assert pair.server.queues.lost == 4
 
 
 def test_a_finished_receiver_gives_datagrams_the_same_time_to_arrive() -> None:

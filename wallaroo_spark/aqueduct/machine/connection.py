@@ -310,6 +310,11 @@ class ConnectionMachine:
             self._unfinished,
         )
 
+    @property
+    def queues(self) -> ReceiveQueues:
+        """The queues of this side's receivers."""
+        return self._context.queues
+
     def channels(self) -> list[ChannelId]:
         """The channels of which the application has a half that has not ended."""
         return [channel for channel, half in self._halves.items() if half.handed]

@@ -272,6 +272,7 @@ class ReceivingHalf:
             message = self._queue.pop(self._unreliable.popleft(), None)
             if message is not None:
                 self._drop(message, lost=True)
+                queues.lost += 1
         if len(self._unreliable) > 2 * len(self._queue) + 16:
             self._unreliable = deque(key for key in self._unreliable if key in self._queue)
 
@@ -382,6 +383,7 @@ class ReceivingHalf:
         if behind:
             ranges = (*ranges, behind) if ranges else (0, behind)
         self._context.outgoing.send(self.stream, AckNackUnreliable(ranges))
+        self._context.queues.lost += end - self._judged - sum(stop - start for start, stop in decided)
         self._arrived.discard_below(end)
         self._judged = end
 

@@ -87,6 +87,8 @@ class ReceiveQueues:
     def __init__(self, limits: AqueductLimits) -> None:
         self._limits = limits
         self.total = Usage()
+        self.lost = 0
+        """Unreliable messages that were lost, or dropped because the queues were full."""
         self._waiting: dict[ChannelId, Callable[[float], None]] = {}
 
     @property
