@@ -31,6 +31,7 @@ class Fault(StrEnum):
     WRONG_CERTIFICATE = "wrong-certificate"
     WRONG_STATE = "wrong-state"
     WRONG_SIDE = "wrong-side"
+    WRONG_CHANNEL = "wrong-channel"
     RESERVED_FLAG = "reserved-flag"
     BOUNDARY_PAYLOAD = "boundary-payload"
     STREAM_NOT_OPEN = "stream-not-open"

@@ -182,6 +182,10 @@ class WorkerSession(Session[WorkerEvent]):
         if self.credits.available <= -self._max_streams:
             raise broken(Fault.NO_CREDIT, f"NOTIFY frames are {self._max_streams} credits in debt; wait for an ACK")
 
+    def lost(self, messages: int) -> None:
+        """Charge EPHEMERAL messages that were sent and will never come."""
+        self.credits.spend(messages)
+
     def admit(self, found: Sequence[StreamSpan], count: int, error: RemoteProtocolError | None = None) -> Admission:
         """Check a run of ``count`` decoded messages against the states of their streams.
 
