@@ -56,7 +56,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "checkpoint": ("storage", "sidecar"),
     "inner": ("protocol.reserved", "columnar", "doors.kafka", "transport"),
     "runtime": ("registry", "transport"),
-    "worker": ("protocol", "columnar", "transport", "inner", "runtime", "doors"),
+    "worker": ("protocol", "columnar", "transport", "aqueduct", "inner", "runtime", "doors"),
     "doors": ("protocol", "transport", "columnar"),
     "source": (
         "doors.kafka",
@@ -82,7 +82,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "source",
         "observe",
     ),
-    "connector": ("codes", "protocol", "transport", "registry"),
+    "connector": ("codes", "protocol", "transport", "aqueduct", "registry"),
     "bridges": ("connector", "protocol", "transport"),
     "sinks": (
         "api.limits",
@@ -157,6 +157,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "columnar.python_values",
         "protocol",
         "transport",
+        "aqueduct",
         "registry",
         "inner",
         "storage",

@@ -42,6 +42,10 @@ class Options:
     to start a Redis for this machine alone."""
     workers: int = setting(2, Kind.COUNT, minimum=1)
     """Number of slots; each takes one task slot of the cluster."""
+    quic: bool = setting(False, Kind.FLAG)
+    """Workers also serve connectors over QUIC, at the UDP port with the number of their TCP port. It always uses TLS
+    and needs tls.certificate and tls.key, and the extra quic on the driver and the executors. A worker does not ask
+    connectors for certificates over QUIC, so it does not go with tls.ca. docs/protocol.md#over-quic says more."""
     host: str = setting("", Kind.TEXT)
     """Address that the workers bind. Empty: loopback in local mode, every interface on a cluster."""
     port: int = setting(0, Kind.COUNT, minimum=0, maximum=65_535)

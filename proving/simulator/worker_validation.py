@@ -12,7 +12,7 @@ from wallaroo_spark.references import StreamKey
 from wallaroo_spark.worker.buffer.buffer import STREAM_OVERHEAD, Buffer
 from wallaroo_spark.worker.buffer.held_stream import HeldStream
 from wallaroo_spark.worker.buffer.segments import HeldLot, Lots, Segment
-from wallaroo_spark.worker.machine.connection_state import ConnectionPhase
+from wallaroo_spark.worker.machine.connection_state import BEFORE_OK, ConnectionPhase
 from wallaroo_spark.worker.machine.pressure.flow import Pressure
 from wallaroo_spark.worker.machine.state import WorkerState
 
@@ -38,7 +38,8 @@ def validate_worker(state: WorkerState) -> None:
         assert not connection.to_ask, connection
         unfinished = connection.protocol.pending + connection.holding
         assert connection.unfinished == (unfinished if streaming else 0), connection
-        assert streaming or not connection.holding, connection
+        holds = streaming if connection.door else connection.phase in BEFORE_OK
+        assert holds or not connection.holding, connection
         for key in connection.streams:
             assert buffer.streams[key].owner == connection.number, (connection, key)
         assert (connection.deadline is not None) == (connection.number in tables.expiring), connection

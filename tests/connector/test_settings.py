@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from tests.connector.scripted_worker import ScriptedWorker
 from tests.connector.support import connector
 from wallaroo_spark.connector import Connector
+from wallaroo_spark.connector.settings import ConnectorSettings
 from wallaroo_spark.errors import ConfigurationError, LocalProtocolError
 
 
@@ -27,6 +29,12 @@ class TestSettings:
             ({"max_unacknowledged": 0}, "max_unacknowledged: 0 is not 1 or more"),
             ({"cookie": "env:NO_SUCH_VARIABLE"}, "no such environment variable"),
             ({"ca": "/no/such/file.pem"}, "/no/such/file.pem"),
+            ({"workers": "quic://a:1", "ca": "/no/such/file.pem"}, "/no/such/file.pem"),
+            ({"workers": "a:1,quic://b:2"}, "quic://b:2"),
+            ({"workers": "quic://a:1", "certificate": "c.pem"}, "does not ask connectors for certificates"),
+            ({"quic": True, "tls": ssl.create_default_context()}, "tls is a context for TCP"),
+            ({"datagrams": True}, "only QUIC has datagrams"),
+            ({"quic": True, "datagrams": True, "revision": "v3"}, "v3 has none"),
         ],
     )
     def test_settings_that_cannot_work_are_refused_before_anything_is_tried(
@@ -34,6 +42,15 @@ class TestSettings:
     ) -> None:
         with pytest.raises(ConfigurationError, match=complaint):
             Connector("orders", **{"instance": "shop-1", "workers": "localhost:7100", **settings})
+
+    @pytest.mark.parametrize("workers", ["quic://a:1, b:2", "quic://a:1,quic://b:2", ["quic://a:1", "b:2"]])
+    def test_addresses_with_quic_in_front_are_reached_over_quic(self, workers: str | list[str]) -> None:
+        given = ConnectorSettings("orders", instance="shop-1", workers=workers)
+        assert given.over_quic
+        assert given.addresses == [("a", 1), ("b", 2)]
+        assert not ConnectorSettings("orders", instance="shop-1", workers="a:1").over_quic
+        assert ConnectorSettings("orders", instance="shop-1", workers="a:1", quic=True).over_quic
+        assert ConnectorSettings("orders", instance="shop-1", registry="redis://a", quic=True).over_quic
 
     def test_a_receiver_needs_a_name(self) -> None:
         with pytest.raises(ConfigurationError, match="program is empty"):

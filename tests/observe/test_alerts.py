@@ -188,6 +188,8 @@ def test_every_expression_of_the_dashboards_names_existing_metrics() -> None:
         "wallaroo_driver_registry_up",
         "wallaroo_instance_ack_age_seconds",
         "wallaroo_instance_buffered_messages",
+        "wallaroo_lost_messages_total",
+        "wallaroo_quic_connections",
         "wallaroo_registry_up",
         "wallaroo_sessions_started_total",
         "wallaroo_stale_notices_total",

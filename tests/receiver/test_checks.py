@@ -105,6 +105,28 @@ def test_a_door_needs_a_secret_beyond_loopback_and_its_package(
         checks.doors(options, "127.0.0.1")
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "option quic needs tls.certificate and tls.key"),
+        ({"tls_certificate": "a.pem", "tls_key": "a.key", "tls_ca": "ca.pem"}, "does not go with tls.ca"),
+    ],
+    ids=["without a certificate", "with certificates of connectors"],
+)
+def test_quic_is_refused_where_it_cannot_work(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        checks.quic(Options(quic=True, **given))
+    checks.quic(Options(**given))
+
+
+def test_quic_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = Options(quic=True, tls_certificate="a.pem", tls_key="a.key")
+    checks.quic(options)
+    monkeypatch.setitem(sys.modules, "aioquic", None)
+    with pytest.raises(PackageMissingError, match=re.escape("pip install 'wallaroo-spark[quic]'")):
+        checks.quic(options)
+
+
 def test_whole_pairs_of_options_are_fine() -> None:
     checks.combinations(Options())
     whole = Options(tls_certificate="a.pem", tls_key="a.key", tls_ca="ca.pem", tls_bind_instances=True)

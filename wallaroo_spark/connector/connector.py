@@ -121,6 +121,7 @@ class Connector:
             waiting_for=self.waiting_for,
             down=None if connection is not None or rotation is None or now is None else now - rotation.down_since,
             handshake_with=self._keeper.handshake_with,
+            lost_messages=state.lost_messages,
         )
 
     def acknowledgements(self) -> Acknowledgements:

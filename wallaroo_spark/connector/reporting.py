@@ -385,6 +385,8 @@ class ConnectorStatus:
     """Seconds without a session; None with one."""
     handshake_with: str | None
     """``host:port`` of the worker that has not answered HELLO yet; None for none."""
+    lost_messages: int = 0
+    """Messages of ephemeral streams that were lost in datagrams, of all sessions."""
     cause: ConnectorCause = field(init=False)
     """What it waits for."""
 

@@ -12,7 +12,13 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from wallaroo_spark.connector.sending.open_streams import OpenStreams
 from wallaroo_spark.connector.settings import ConnectorSettings
-from wallaroo_spark.connector.worker_connection import Address, AddressRotation, WorkerConnection
+from wallaroo_spark.connector.worker_connection import (
+    Address,
+    AddressRotation,
+    Carrier,
+    TcpCarrier,
+    WorkerConnection,
+)
 from wallaroo_spark.errors import (
     ConfigurationError,
     RegistryError,
@@ -158,12 +164,22 @@ class SessionKeeper:
                 report_failure(rotation, where, f"no worker serves receiver {settings.program!r} at the moment")
                 return
             where = format_address(*address)
-            stream = await connect(*address, tls=settings.tls, timeout=settings.connect_timeout)
+            carrier = await self._connect(address)
         except (RegistryError, TransportError) as error:
             report_failure(rotation, where, error.message)
             return
         session = ConnectorSession(settings.protocol_revision, max_frame_bytes=settings.max_frame_bytes)
-        await self._session(rotation, address, WorkerConnection(stream, session, self._streams.written))
+        connection = WorkerConnection(carrier, session, self._streams.written, self._streams.lost)
+        await self._session(rotation, address, connection)
+
+    async def _connect(self, address: Address) -> Carrier:
+        settings = self._settings
+        if settings.over_quic:
+            # Imported here because aioquic is installed only where QUIC is used.
+            from wallaroo_spark.connector import quic
+
+            return await quic.connect(address, settings)
+        return TcpCarrier(await connect(*address, tls=settings.tls, timeout=settings.connect_timeout))
 
     async def _session(self, rotation: AddressRotation, address: Address, connection: WorkerConnection) -> None:
         clock = asyncio.get_running_loop().time

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,11 +11,13 @@ from dataclasses import dataclass, field
 from wallaroo_spark.connector.arguments import utf8_of
 from wallaroo_spark.connector.backoff import Backoff
 from wallaroo_spark.errors import ArgumentValueError, ConfigurationError
+from wallaroo_spark.extras import needed_by
 from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.protocol import MAX_INSTANCE_BYTES, REVISIONS, Revision
 from wallaroo_spark.settings import Kind, check_all, row, setting
-from wallaroo_spark.transport import client_context, parse_addresses
+from wallaroo_spark.transport import client_context, parse_addresses, read_authority
 
+_QUIC = "quic://"
 _REGISTRIES = ("redis://", "rediss://", "unix://", "redis+cluster://", "rediss+cluster://")
 _CONTEXT = "a SSLContext; give ssl.create_default_context() to trust this system's authorities, or the setting ca"
 _BACKOFF = "a Backoff; write Backoff(attempts=3), for example"
@@ -34,12 +37,19 @@ class ConnectorSettings:
     """Name under which the receiver knows this connector's streams. Keep it the same from run to run, and use it in
     one program at a time."""
     workers: str | Sequence[str] = setting("", Kind.NAMES)
-    """Addresses of one or more workers, host:port, separated by commas or as a list."""
+    """Addresses of one or more workers, host:port, separated by commas or as a list. quic:// in front of the first:
+    connect to all of them over QUIC, as with quic."""
     registry: str | None = setting(None, Kind.TEXT, secret=True)
     """Redis URL where the workers' addresses are looked up whenever a session is needed; also env:NAME or
     file:PATH. Give this or workers."""
     cookie: str = setting("", Kind.TEXT, secret=True)
     """The receiver's cookie; also env:NAME or file:PATH."""
+    quic: bool = setting(False, Kind.FLAG)
+    """Connect over QUIC in place of TCP, at the UDP port with the same number; the receiver's option quic lets workers
+    listen there. Needs the extra quic, and always uses TLS."""
+    datagrams: bool = setting(False, Kind.FLAG)
+    """Over QUIC: send messages of ephemeral streams in datagrams, which may be lost and may overtake each other; one
+    that does not fit into a datagram is sent reliably."""
     version: str = setting("0.0.1", Kind.TEXT)
     """Protocol version; the same as the receiver's option version."""
     revision: str = setting("draft-be", Kind.TEXT, choices=tuple(REVISIONS))
@@ -47,7 +57,8 @@ class ConnectorSettings:
     tls: ssl.SSLContext | None = setting(None, Kind.OBJECT, of=(ssl.SSLContext, _CONTEXT))
     """TLS context, in place of ca, certificate and key."""
     ca: str = setting("", Kind.TEXT)
-    """PEM file of the authority of the workers' certificates; turns TLS on."""
+    """PEM file of the authority of the workers' certificates; turns TLS on. Over QUIC, empty: the authorities that
+    this system trusts."""
     certificate: str = setting("", Kind.TEXT)
     """PEM file of the certificate to present; turns TLS on."""
     key: str = setting("", Kind.TEXT)
@@ -94,6 +105,45 @@ class ConnectorSettings:
                 option="messageIds",
             )
 
+        if self.over_quic:
+            self._check_quic()
+        elif self.datagrams:
+            raise ConfigurationError(
+                "datagrams is given, and only QUIC has datagrams; write quic:// in front of the workers' addresses, or "
+                "give quic=True",
+                code="options-conflict",
+                option="datagrams",
+            )
+
+    def _check_quic(self) -> None:
+        """Refuse settings that cannot work over QUIC."""
+        if self.tls is not None:
+            raise ConfigurationError(
+                "tls is a context for TCP, and the connector connects over QUIC; give ca, or nothing for the "
+                "authorities that this system trusts",
+                code="options-conflict",
+                option="tls",
+            )
+        if self.certificate or self.key:
+            raise ConfigurationError(
+                "over QUIC a worker does not ask connectors for certificates; remove certificate and key and give a "
+                "cookie, or connect over TCP",
+                code="options-conflict",
+                option="certificate",
+            )
+        if self.datagrams and self.protocol_revision.layout.known_flags is None:
+            raise ConfigurationError(
+                f"datagrams carry messages of ephemeral streams, and {self.revision} has none; use one of the drafts",
+                code="options-conflict",
+                option="datagrams",
+            )
+
+    @property
+    def over_quic(self) -> bool:
+        """Whether workers are reached over QUIC."""
+        first = self.workers if isinstance(self.workers, str) else ",".join(self.workers)
+        return self.quic or first.strip().startswith(_QUIC)
+
     @property
     def protocol_revision(self) -> Revision:
         """The revision with the name ``revision``."""
@@ -112,7 +162,10 @@ class ConnectorSettings:
     @property
     def addresses(self) -> list[tuple[str, int]]:
         """``workers`` as hosts and ports; empty with a registry."""
-        return parse_addresses(self.workers) if self.workers else []
+        if not self.over_quic:
+            return parse_addresses(self.workers) if self.workers else []
+        listed = self.workers.split(",") if isinstance(self.workers, str) else self.workers
+        return parse_addresses([entry.strip().removeprefix(_QUIC) for entry in listed]) if self.workers else []
 
     def resolved(self) -> ConnectorSettings:
         """A copy with the cookie resolved from ``env:`` or ``file:``, and with a TLS context if TLS is on."""
@@ -124,6 +177,11 @@ class ConnectorSettings:
                 option="registry",
             )
         tls = self.tls
-        if tls is None and (self.ca or self.certificate or self.key):
+        if self.over_quic:
+            with needed_by("a connector over QUIC", "quic"):
+                importlib.import_module("aioquic")
+            if self.ca:
+                read_authority(self.ca)
+        elif tls is None and (self.ca or self.certificate or self.key):
             tls = client_context(self.ca, self.certificate, self.key)
         return dataclasses.replace(self, cookie=resolve_secret(self.cookie), tls=tls)

@@ -10,10 +10,12 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from wallaroo_spark.connector.backoff import Backoff
 from wallaroo_spark.errors import RemoteProtocolError, TransportError, one_line
 from wallaroo_spark.protocol import ConnectorSession, EncodedRun, EosMessage, Fault, Frame, Notify
+from wallaroo_spark.protocol.channels import Part, PartKind
 from wallaroo_spark.transport import ByteStream
 
 _log = one_line("wallaroo_spark.connector")
@@ -29,23 +31,67 @@ FLUSH_SECONDS = 5.0
 """Limit in seconds of the wait in :meth:`close` until collected frames are written. A choice."""
 
 
+class Carrier(Protocol):
+    """What carries the frames of a session to a worker and back."""
+
+    lost: Callable[[int], None]
+    """Set by the user, and called with the number of EPHEMERAL messages that were lost, when that is known."""
+
+    @property
+    def peer(self) -> str:
+        """The worker's address as ``host:port``."""
+
+    async def send(self, parts: Sequence[Part]) -> None:
+        """Send frames, in order; wait while the network takes no more. Raises :class:`TransportError`."""
+
+    async def read(self) -> bytes:
+        """The next bytes of the worker's frames; ``b""`` once the worker has closed. Raises :class:`TransportError`."""
+
+    async def close(self) -> None:
+        """Send what was accepted, within a bounded time, and close. Raises only OSError."""
+
+
+class TcpCarrier:
+    """Carries all frames as one sequence of bytes, over TCP or TLS. It loses nothing."""
+
+    lost: Callable[[int], None]
+
+    def __init__(self, stream: ByteStream) -> None:
+        self.peer = stream.peer
+        self.read = stream.read
+        self.close = stream.close
+        self._stream = stream
+
+    async def send(self, parts: Sequence[Part]) -> None:
+        """See :class:`Carrier`."""
+        self._stream.write(b"".join([part.data for part in parts]))
+        await self._stream.drain()
+
+
 class WorkerConnection:
-    """A :class:`ConnectorSession` and the byte stream that carries it.
+    """A :class:`ConnectorSession` and what carries its frames.
 
     Frames are collected and written once per turn of the event loop, so that small messages cost no system call each.
-    ``on_written`` is called after every such write.
+    ``on_written`` is called after every such write, ``on_lost`` with the number of messages that were lost on the way.
     """
 
-    def __init__(self, stream: ByteStream, session: ConnectorSession, on_written: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        carrier: Carrier,
+        session: ConnectorSession,
+        on_written: Callable[[], None],
+        on_lost: Callable[[int], None],
+    ) -> None:
         self._session = session
         self._unrecorded: tuple[Callable[[], EncodedRun | None], Callable[[EncodedRun], None]] | None = None
-        self.peer = stream.peer
+        self.peer = carrier.peer
         """The worker's address as ``host:port``."""
         self.progressed = False
         """Whether the worker has acknowledged anything in this session; set by the user of the connection."""
-        self._stream = stream
+        self._carrier = carrier
         self._on_written = on_written
-        self._frames: list[bytes] = []
+        carrier.lost = on_lost
+        self._frames: list[Part] = []
         self._pending = 0
         self._written = asyncio.Event()
         self._written.set()
@@ -66,22 +112,23 @@ class WorkerConnection:
 
     @property
     def idle(self) -> bool:
-        """Whether every frame was passed to the byte stream."""
+        """Whether every frame was passed to the carrier."""
         self.record()
         return self._pending == 0
 
     def send_hello(self, version: str, cookie: str, program: str, instance: str) -> None:
         """Send HELLO."""
         data = self.session.hello(version=version, cookie=cookie.encode(), program=program, instance=instance)
-        self._send(data, "HELLO %s as %r, version %r", program, instance, version)
+        self._send(Part(data), "HELLO %s as %r, version %r", program, instance, version)
 
     def send_notify(self, stream_id: int, name: str, ref: int) -> None:
         """Send NOTIFY."""
-        self._send(self.session.notify(stream_id, name, ref), "%r", Notify(stream_id, name, ref))
+        data = self.session.notify(stream_id, name, ref)
+        self._send(Part(data, PartKind.NOTIFY, stream_id), "%r", Notify(stream_id, name, ref))
 
     def send_messages(self, run: EncodedRun) -> None:
         """Send a run of MESSAGEs. If it raises :class:`LocalProtocolError`, none of them was sent."""
-        self._send(self.session.messages(run), "%r", run)
+        self._send(Part(self.session.messages(run), PartKind.MESSAGES, run.stream_id), "%r", run)
 
     def collect(self, close: Callable[[], EncodedRun | None], recorded: Callable[[EncodedRun], None]) -> None:
         """Send the messages of an open run behind the frames that were just sent, at the next write or :meth:`record`.
@@ -104,7 +151,7 @@ class WorkerConnection:
     def send_end(self, stream_id: int, last_id: int, *, ephemeral: bool) -> None:
         """Close a stream as the revision does: by a frame, or by a MESSAGE with the EOS flag."""
         data = self.session.end_of_stream(stream_id, last_id, ephemeral=ephemeral)
-        self._send(data, "%r", EosMessage(stream_id, last_id))
+        self._send(Part(data, PartKind.END, stream_id), "%r", EosMessage(stream_id, last_id))
 
     async def next(self) -> Frame:
         """The worker's next frame.
@@ -117,7 +164,7 @@ class WorkerConnection:
             if frame is not None:
                 self._say("<", "%r", frame)
                 return frame
-            data = await self._stream.read()
+            data = await self._carrier.read()
             if not data:
                 self._ended()
             self.session.receive(data)
@@ -134,7 +181,7 @@ class WorkerConnection:
         await asyncio.wait([self._writer])
         # A reset by the peer during the close ends only this session.
         with contextlib.suppress(OSError):
-            await self._stream.close()
+            await self._carrier.close()
 
     def _next_frame(self) -> Frame | None:
         try:
@@ -158,12 +205,12 @@ class WorkerConnection:
 
     def _send_error(self, data: bytes | None, reason: str) -> None:
         if data is not None:
-            self._send(data, "ERROR %s", reason)
+            self._send(Part(data), "ERROR %s", reason)
 
-    def _send(self, data: bytes, text: str, *values: object) -> None:
+    def _send(self, part: Part, text: str, *values: object) -> None:
         self._say(">", text, *values)
-        self._frames.append(data)
-        self._pending += len(data)
+        self._frames.append(part)
+        self._pending += len(part.data)
         if len(self._frames) == 1:
             self._dirty.set()
             self._written.clear()
@@ -174,10 +221,9 @@ class WorkerConnection:
                 await self._dirty.wait()
                 self._dirty.clear()
                 self.record()
-                data, self._frames = b"".join(self._frames), []
-                self._stream.write(data)
-                await self._stream.drain()
-                self._pending -= len(data)
+                parts, self._frames = self._frames, []
+                await self._carrier.send(parts)
+                self._pending -= sum(len(part.data) for part in parts)
                 if not self._frames:
                     self._written.set()
                 self._on_written()

@@ -306,6 +306,8 @@ class WorkerCounts:
     unreadable_batches: int = figure(0, "{batch}", "wallaroo_unreadable_batches_total", otel="wallaroo.door.unreadable")
     """Record batches of Kafka's producers that reading tasks could not read. Their records are not in the table, unless
     includeCorrupt is set; a batch that is read again counts again."""
+    lost_messages: int = figure(0, "{message}", "wallaroo_lost_messages_total", otel="wallaroo.messages.lost")
+    """EPHEMERAL messages that were lost on their way over QUIC, because connectors have sent them in datagrams."""
     registry_failures: int = figure(0, "{error}", "wallaroo_registry_errors_total")
     """Calls of a worker to the registry (Redis) that failed."""
 
@@ -372,6 +374,10 @@ class SlotStatus:
     """Sessions that were answered by OK and have not ended."""
     waiting: int = figure(0, "{session}", "wallaroo_sessions_waiting", otel="wallaroo.sessions.waiting")
     """Accepted connectors that wait for OK."""
+    quic: str = ""
+    """``host:port`` at which it serves connectors over QUIC, in UDP; empty when it does not."""
+    quic_connections: int = figure(0, "{connection}", "wallaroo_quic_connections", otel="wallaroo.connections.quic")
+    """Connections to a worker over QUIC, a part of its connections."""
     door_received: tuple[str, ...] = ()
     """The streams and topics whose requests its doors answer when they are received, as patterns: the option
     ``door.received``."""

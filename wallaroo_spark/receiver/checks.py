@@ -43,6 +43,27 @@ def combinations(options: Options) -> None:
             )
 
 
+def quic(options: Options) -> None:
+    """Refuse the option ``quic`` where it cannot work, and without its packages."""
+    if not options.quic:
+        return
+    if not options.tls_certificate:
+        raise ConfigurationError(
+            "option quic needs tls.certificate and tls.key, because QUIC always uses TLS; give them, or leave quic out",
+            code="options-conflict",
+            option="quic",
+        )
+    if options.tls_ca:
+        raise ConfigurationError(
+            "option quic does not go with tls.ca: over QUIC a worker cannot verify the certificates of connectors, so "
+            "they would get in without one; leave one of them out. Give a cookie, and tls.workersCa for the inner port",
+            code="options-conflict",
+            option="quic",
+        )
+    with needed_by("option quic", "quic"):
+        importlib.import_module("aioquic")
+
+
 def addresses(options: Options) -> None:
     """Refuse advertised addresses that cannot be parsed, and port ranges that overlap or end above port 65535."""
     for name, template in (("advertise", options.advertise), ("innerAdvertise", options.inner_advertise)):

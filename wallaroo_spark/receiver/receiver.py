@@ -57,7 +57,7 @@ from wallaroo_spark.runtime.handle import DriverHandle
 from wallaroo_spark.runtime.logs import LogSettings, least_level, log_to_stderr, secrets_of
 from wallaroo_spark.runtime.long_jobs import Work
 from wallaroo_spark.source import Secrets, forget, load, register
-from wallaroo_spark.worker import ports
+from wallaroo_spark.worker.listening import ports
 from wallaroo_spark.worker.service import WorkerSetup
 
 if TYPE_CHECKING:
@@ -388,6 +388,7 @@ class Receiver(DriverHandle):
 
     def _begin(self) -> None:
         checks.combinations(self.options)
+        checks.quic(self.options)
         checks.addresses(self.options)
         place = checks.status_page(self.options)
         check_report(self.options.report)

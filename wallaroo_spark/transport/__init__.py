@@ -6,5 +6,14 @@ both directions.
 
 from wallaroo_spark.transport.address import advertised, format_address, parse_address, parse_addresses
 from wallaroo_spark.transport.reach import open_access_warning, reachable_host, refuses
-from wallaroo_spark.transport.tcp import FREE_SECONDS, ByteStream, Handler, Listener, connect, serve, serve_once_free
+from wallaroo_spark.transport.tcp import (
+    FREE_SECONDS,
+    ByteStream,
+    Handler,
+    Listener,
+    connect,
+    once_free,
+    serve,
+    serve_once_free,
+)
 from wallaroo_spark.transport.tls import client_context, read_authority, read_pair, server_context

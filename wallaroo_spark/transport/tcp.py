@@ -20,7 +20,7 @@ import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from wallaroo_spark.errors import ConfigurationError, TransportError, one_line
 from wallaroo_spark.event_loop import BackgroundTasks
@@ -39,6 +39,8 @@ from wallaroo_spark.transport.binding import bind
 from wallaroo_spark.transport.tls import names_in, received_close_notify
 
 _log = one_line(__name__)
+
+T = TypeVar("T")
 
 FLUSH_SECONDS = 5.0
 """Limit in seconds of the wait in :meth:`close` for queued bytes, and for the TLS close_notify. A choice."""
@@ -140,14 +142,19 @@ async def serve(
 async def serve_once_free(
     handler: Handler, host: str, port: int, *, tls: ssl.SSLContext | None = None, stopped: asyncio.Event
 ) -> Listener | None:
-    """Listen as :func:`serve` does, and wait for a port that is in use; None when ``stopped`` is set meanwhile.
+    """:func:`once_free` with :func:`serve`."""
+    return await once_free(lambda: serve(handler, host, port, tls=tls), stopped)
+
+
+async def once_free(listen: Callable[[], Awaitable[T]], stopped: asyncio.Event) -> T | None:
+    """Call a function that listens at a port, again while the port is in use; None when ``stopped`` is set meanwhile.
 
     Raises :class:`ConfigurationError` when the port does not become free, and at once for any other error.
     """
     until = time.monotonic() + FREE_SECONDS
     while not stopped.is_set():
         try:
-            return await serve(handler, host, port, tls=tls)
+            return await listen()
         except TransportError as error:
             if getattr(error.__cause__, "errno", None) != errno.EADDRINUSE:
                 raise ConfigurationError(error.message, code=error.code, **error.fields) from error

@@ -72,8 +72,8 @@ class Door(Protocol):
 
 
 @contextlib.contextmanager
-def _named(option: str) -> Iterator[None]:
-    """The error of a door that cannot listen names the option of its port."""
+def option_named(option: str) -> Iterator[None]:
+    """The error of a port at which a worker cannot listen names its option."""
     try:
         yield
     except ConfigurationError as error:
@@ -109,7 +109,7 @@ class WorkerDoors:
         if self._options.http_port is not None:
             from wallaroo_spark.doors.http.door import open_door
 
-            with _named("http.port"):
+            with option_named("http.port"):
                 door = await open_door(self.ground, self._options, stopped)
             if door is not None:
                 self._open["http"] = door
@@ -118,7 +118,7 @@ class WorkerDoors:
         if self._options.kafka_port is not None:
             from wallaroo_spark.doors.kafka.door import open_door as open_kafka
 
-            with _named("kafka.port"):
+            with option_named("kafka.port"):
                 kafka = await open_kafka(self.ground, self._options, stopped, self._hosts)
             if kafka is not None:
                 self._open["kafka"] = kafka
@@ -128,7 +128,7 @@ class WorkerDoors:
         if self._options.otlp_port is not None:
             from wallaroo_spark.doors.otlp.door import open_door as open_otlp
 
-            with _named("otlp.port"):
+            with option_named("otlp.port"):
                 otlp = await open_otlp(self.ground, self._options, stopped)
             if otlp is not None:
                 self._open["otlp"] = otlp

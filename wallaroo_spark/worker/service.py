@@ -13,27 +13,40 @@ import socket
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from wallaroo_spark import transport
 from wallaroo_spark.doors.client import DoorClient
-from wallaroo_spark.errors import LeaseLostError, RegistryError, TransportError, WallarooError, one_line
+from wallaroo_spark.errors import (
+    LeaseLostError,
+    RegistryError,
+    RemoteProtocolError,
+    TransportError,
+    WallarooError,
+    one_line,
+)
 from wallaroo_spark.inner.client import FleetKeys
 from wallaroo_spark.options import Options, resolve_secret
 from wallaroo_spark.references import PlannedRange
 from wallaroo_spark.runtime.service import ServiceShell
 from wallaroo_spark.steps import Step, passed
-from wallaroo_spark.transport import ByteStream, Listener
-from wallaroo_spark.worker import open_files, ports
+from wallaroo_spark.transport import Listener
+from wallaroo_spark.worker import open_files
 from wallaroo_spark.worker.buffer.ephemeral import Origin
-from wallaroo_spark.worker.doors import WorkerDoors
+from wallaroo_spark.worker.doors import WorkerDoors, option_named
 from wallaroo_spark.worker.executor_id import executor_id
 from wallaroo_spark.worker.flight_server import InnerPort
+from wallaroo_spark.worker.listening import ports
+from wallaroo_spark.worker.listening.streams import ConnectorStream, PeerStream
 from wallaroo_spark.worker.machine import events as e
 from wallaroo_spark.worker.machine.environment import carry_out
 from wallaroo_spark.worker.machine.state import WorkerState
 from wallaroo_spark.worker.reads import Reads
 from wallaroo_spark.worker.slot_tenancy import SlotRegistry, SlotTenancy
+
+if TYPE_CHECKING:
+    from wallaroo_spark.aqueduct import Server
+    from wallaroo_spark.worker.listening.quic import QuicStream
 
 log = one_line(logging.getLogger("wallaroo_spark.worker"))
 
@@ -80,7 +93,7 @@ class WorkerSetup:
 class _ConnectorPeer:
     """The shell's state of one connection."""
 
-    stream: ByteStream | DoorClient
+    stream: PeerStream
     stuck: bool = False
     """Whether the peer was reported as not reading."""
 
@@ -96,6 +109,8 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
         self.state: WorkerState | None = None
         self.reads: Reads | None = None
         self.doors: WorkerDoors | None = None
+        self._quic: Server | None = None
+        self._over_quic: dict[int, QuicStream] = {}
         self._inner_port: InnerPort | None = None
         self._warnings: list[str] = []
         self._arrived: list[tuple[int, bytes]] = []
@@ -120,11 +135,22 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
         self._spawn(self._renew(self._renewal_seconds, renewal, self._renewed))
         listener = await self._listen(options, self._serve_peer)
         if listener is not None:
+            await self._listen_quic(listener.address)
             self._inner_port = await self._open_inner_port()
             await self.doors.open(self._stopped)
             await self._serve_until_stopped(listener, self._inner_port)
 
+    async def _listen_quic(self, address: tuple[str, int]) -> None:
+        """Serve connectors over QUIC too, where the option says so."""
+        if self.options.quic:
+            from wallaroo_spark.worker.listening.quic import listen
+
+            with option_named("quic"):
+                self._quic = await listen(self._serve_over_quic, self.options, address, self._stopped)
+
     async def _shut_down(self) -> None:
+        if self._quic is not None:
+            await self._quic.close()
         if self.reads is not None:
             self.reads.close()
         if self._inner_port is not None:
@@ -181,12 +207,23 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
         self._leave(number)
         self.handle(e.Disconnected(number, reason))
 
-    async def _serve_peer(self, stream: ByteStream) -> None:
+    async def _serve_over_quic(self, stream: QuicStream) -> None:
+        session = self._next_session
+        self._over_quic[session] = stream
+        try:
+            await self._serve_peer(stream)
+        finally:
+            del self._over_quic[session]
+
+    async def _serve_peer(self, stream: ConnectorStream) -> None:
         session = self._enter(_ConnectorPeer(stream))
         reason = ""
         try:
             self.handle(e.Connected(session, stream.peer, time.monotonic(), stream.certificate_names))
             await stream.deliver(functools.partial(self.gather, session))
+        except RemoteProtocolError as error:
+            self._take_in()
+            self.handle(e.Violated(session, str(error.fields["fault"]), error.message))
         except TransportError as error:
             reason = error.message
         finally:
@@ -312,7 +349,7 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
         else:
             self._spawn(self._close_stream(peer.stream))
 
-    async def _close_stream(self, stream: ByteStream | DoorClient) -> None:
+    async def _close_stream(self, stream: PeerStream) -> None:
         try:
             await stream.close()
         except Exception:
@@ -362,6 +399,9 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
         while True:
             await asyncio.sleep(TICK_SECONDS)
             now = time.monotonic()
+            for session, stream in list(self._over_quic.items()):
+                for event in stream.news(session):
+                    self.handle(event)
             self.handle(e.Tick(now))
             if self.doors is not None:
                 self._guarded(self.doors.tick, now)
@@ -395,6 +435,8 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
             "executor": executor_id(),
             "generation": self._tenancy.current.generation,
             "address": self._tenancy.current.connect,
+            "quic": self._tenancy.current.connect if self._quic is not None else "",
+            "quic_connections": len(self._over_quic),
             "registry_away": self._tenancy.unanswered,
             "stopping": self._stop_reason,
             "warnings": [*ports.warnings(self.options), *self._warnings],

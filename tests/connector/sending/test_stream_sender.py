@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,6 +18,7 @@ from tests.connector.support import connector, lose, send_all, starved
 from tests.waiting import SECONDS
 from wallaroo_spark.connector import Backoff, BlockingConnector, Stream
 from wallaroo_spark.connector import worker_connection as worker_connection_module
+from wallaroo_spark.connector.worker_connection import TcpCarrier
 from wallaroo_spark.errors import LocalProtocolError, ReplayError, TransportError
 from wallaroo_spark.protocol import U64_MAX, Flags, Message
 from wallaroo_spark.protocol.faults import later
@@ -287,8 +288,9 @@ class TestWaiting:
             monkeypatch.setattr(
                 connection, "_on_written", lambda: (pending.append(connection._pending), sender._open_streams.written())
             )
-            write = connection._stream.write
-            monkeypatch.setattr(connection._stream, "write", lambda data: (pending.append(len(data)), write(data)))
+            carrier = cast(TcpCarrier, connection._carrier)
+            write = carrier._stream.write
+            monkeypatch.setattr(carrier._stream, "write", lambda data: (pending.append(len(data)), write(data)))
             await stream.send_many([b"x" * 100] * 500)
             await sender.drain()
         assert 900 < max(pending) < 1000 + 150

@@ -27,7 +27,8 @@ PARTS: dict[str, Any] = {
     "leaving": ("a group", frozenset({KEY})), "behind": 7,
     "ended": (KEY,), "scopes": NAMES, "cursor": 3,
     "references": {KEY: 9},
-    "connection": 4, "door": True, "size": 7, "slot": 1, "streams": MANY, "text": LONG, "told_at": 5, "warning": True,
+    "connection": 4, "fault": LONG, "messages": 7, "door": True, "size": 7, "slot": 1, "streams": MANY, "text": LONG,
+    "told_at": 5, "warning": True,
 }  # fmt: skip
 """A value for every field of events and instructions, as large as any may be."""
 VALUES = [kind(**{field.name: PARTS[field.name] for field in dataclasses.fields(kind)})

@@ -52,6 +52,8 @@ class ConnectorState:
         self.failure: Exception | None = None
         """The error that has ended the connector."""
         self.closed = False
+        self.lost_messages = 0
+        """Messages of ephemeral streams that were lost on the way."""
         self.deliveries = Deliveries()
         """The callbacks and the iterators that are told of acknowledgements."""
         self.waits = waits

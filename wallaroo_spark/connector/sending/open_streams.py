@@ -111,6 +111,10 @@ class OpenStreams:
         if idle and any(stream.ephemeral for stream in self.streams.values()):
             state.wake_waiting()
 
+    def lost(self, messages: int) -> None:
+        """Messages of ephemeral streams were lost on the way."""
+        self._state.lost_messages += messages
+
     def failed(self, error: Exception) -> None:
         """No further session is attempted: end the connector."""
         self._state.fail(error)

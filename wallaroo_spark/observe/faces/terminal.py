@@ -170,7 +170,7 @@ _ANSWERED: Columns = {
 _SLOT: Columns = {
     "slot": lambda slot: str(slot.slot),
     "state": lambda slot: _state(slot.state),
-    "address": lambda slot: slot.address,
+    "address": lambda slot: f"{slot.address} and QUIC" if slot.quic else slot.address,
     "where": lambda slot: "/".join(part for part in (slot.host, slot.executor) if part),
     "died#": lambda slot: str(slot.died),
     "subm.#": lambda slot: _known(slot.submissions),

@@ -20,6 +20,7 @@ from wallaroo_spark.protocol import EosMessage, Error, Fault, Hello, MessageRun,
 from wallaroo_spark.worker.buffer.buffer import Buffer
 from wallaroo_spark.worker.buffer.held_stream import HeldStream
 from wallaroo_spark.worker.buffer.segments import HeldLot
+from wallaroo_spark.worker.machine import events as e
 from wallaroo_spark.worker.machine.connection_state import BEFORE_OK, Connection, ConnectionPhase
 from wallaroo_spark.worker.machine.connections import Connections
 from wallaroo_spark.worker.machine.handshake import Handshake
@@ -77,6 +78,14 @@ class Arrivals:
             self._take_in(parts, received_at)
         except Exception as error:
             self._connections.give_up([number for number, _ in parts], error)
+
+    def lost(self, event: e.Undelivered) -> None:
+        """Charge a session for messages that were lost on the way, so that it is granted credits for others."""
+        connection = self._connections.by_number.get(event.connection)
+        if connection is not None and connection.phase is ConnectionPhase.STREAMING:
+            self._connections.counts["lost-messages"] += event.messages
+            connection.protocol.lost(event.messages)
+            self._connections.guarded(connection, self._settle, connection)
 
     def _take_in(self, parts: tuple[tuple[int, bytes], ...], received_at: int) -> None:
         heard: dict[int, Connection] = {}

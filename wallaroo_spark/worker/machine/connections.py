@@ -342,11 +342,23 @@ class Connections:
             raise broken(Fault.WORKER_FULL, faults.later(why))
 
     def hold(self, event: e.Holding) -> None:
-        """Count the bytes that a door holds for a session, in place of those that it held before."""
+        """Count the bytes that are held for a session, in place of those before.
+
+        Those of a transport count until OK. Later the session's credits limit them, and the buffer must be able to
+        become empty while they wait.
+        """
         connection = self.by_number.get(event.connection)
-        if connection is not None and connection.phase is ConnectionPhase.STREAMING:
-            connection.holding = event.size
-            self.weigh(connection)
+        if connection is not None:
+            phase = connection.phase
+            counts = phase is ConnectionPhase.STREAMING if connection.door else phase in BEFORE_OK
+            connection.holding = event.size if counts else 0
+            self.guarded(connection, self.weigh, connection)
+
+    def violated(self, event: e.Violated) -> None:
+        """End the session of a peer that has violated the protocol, as its transport has found."""
+        connection = self.by_number.get(event.connection)
+        if connection is not None and connection.phase is not ConnectionPhase.LEAVING:
+            self.fault(connection, broken(Fault(event.fault), event.reason))
 
     def heard(self, connection: Connection) -> None:
         """Record that a peer has sent bytes."""

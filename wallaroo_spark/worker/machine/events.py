@@ -40,10 +40,30 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A door holds this many bytes of requests that are not complete, for the session of this connection."""
+    """This many bytes were received for the session of this connection and not passed on: of incomplete requests, by a
+    door, or of messages that wait to be read, by a transport."""
 
     connection: int
     size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Undelivered:
+    """EPHEMERAL messages of a peer were lost on the way and will never come; each has used a credit."""
+
+    connection: int
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Violated:
+    """A peer has violated the protocol, and its transport has found that."""
+
+    connection: int
+    fault: str
+    """The kind of violation, a :class:`~wallaroo_spark.protocol.Fault`."""
+    reason: str
+    """The violation as a sentence for the peer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +215,8 @@ Event = (
     Connected
     | Received
     | Holding
+    | Undelivered
+    | Violated
     | Disconnected
     | Stuck
     | Assigned

@@ -144,6 +144,7 @@ class Handshake:
             connections.senders[connection.instance] = connection
         connection.phase = ConnectionPhase.STREAMING
         connections.streaming[connection.number] = connection
+        connection.holding = 0
         connections.weigh(connection)
         references = []
         for key, reference in buffer.resumable(connection.instance) if by_instance else ():

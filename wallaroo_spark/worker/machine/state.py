@@ -108,6 +108,10 @@ class WorkerState:
                 self.connections.connected(event)
             case e.Holding():
                 self.connections.hold(event)
+            case e.Undelivered():
+                self._arrivals.lost(event)
+            case e.Violated():
+                self.connections.violated(event)
             case e.Disconnected():
                 self.connections.disconnected(event)
             case e.Assigned():

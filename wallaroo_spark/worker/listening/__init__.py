@@ -1,0 +1,1 @@
+"""Where a worker listens: its ports and their announced addresses, and its listener over QUIC."""
