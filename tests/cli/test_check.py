@@ -16,8 +16,11 @@ from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
 from proving.ports import free_port, lasting_port
+from tests.pems import Pems
 from tests.security.acl import users
+from wallaroo_spark import aqueduct
 from wallaroo_spark.cli.main import cli
+from wallaroo_spark.event_loop import LoopThread
 from wallaroo_spark.observe.collect import RegistryCollector
 from wallaroo_spark.observe.receiver import DoorStatus, ReceiverStatus
 from wallaroo_spark.registry import EmbeddedRedis, Registry
@@ -133,6 +136,38 @@ def test_the_ports_of_a_running_receivers_doors_are_tried_at_the_host_that_clien
     assert of_doors[1][0] == "problem"
     assert f"kafka of slot 0 is not reached from here at 127.0.0.1:{closed}" in of_doors[1][1]
     assert len(of_doors) == 2
+
+
+def test_workers_of_a_running_receiver_are_tried_over_quic(
+    desk: Desk, redis_url: str, pems: Pems, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wallaroo_spark.aqueduct.opening.UNREACHABLE_SECONDS", 0.2)
+    tls = {"tls.certificate": pems.server, "tls.key": pems.server_key, "tls.workersCa": pems.ca}
+
+    async def silent(connection: aqueduct.Connection) -> None:
+        """A worker that says nothing but its headers."""
+
+    async def serve() -> aqueduct.Server:
+        return await aqueduct.serve(silent, "127.0.0.1", 0, certificate=pems.server, key=pems.server_key)
+
+    thread = LoopThread("a worker")
+    try:
+        server = thread.call(serve)
+        with Registry(redis_url, "orders") as registry:
+            registry.lock("receiver", "the driver of this test", 60)
+            registry.acquire(0, 1, "a worker", server.address, "127.0.0.1:1")
+            registry.acquire(1, 1, "another worker", "127.0.0.1:1", "127.0.0.1:1")
+            found = desk.findings("--without-spark", quic=True, **tls)
+            registry.unlock("receiver", "the driver of this test")
+        thread.call(server.close)
+    finally:
+        thread.stop()
+
+    over_quic = [(one["state"], one["text"]) for one in found if one["subject"] == "QUIC"]
+    assert over_quic[1] == ("ok", f"slot 0 is reached from here at {server.address}, so UDP is let through")
+    assert over_quic[2][0] == "problem"
+    assert "whether the network lets UDP through" in over_quic[2][1]
+    assert len(over_quic) == 3
 
 
 def test_the_ports_and_the_secret_of_doors_are_checked(desk: Desk) -> None:

@@ -31,8 +31,9 @@ def check(
 ) -> None:
     """Check whether the receiver of the YAML file CONFIG can run here; nothing of it is started.
 
-    It checks the file, the packages, Redis and the rights of its user, the ports, what doors need, and TLS; of a
-    receiver that runs, also whether its doors are reached from here at the host and ports that clients are told. With
+    It checks the file, the packages, Redis and the rights of its user, the ports, what QUIC and doors need, and TLS; of
+    a receiver that runs, also whether its doors are reached from here at the host and ports that clients are told, and
+    its workers over QUIC, which networks may not let through. With
     Spark it also checks Java, the versions, the task slots, the packages and clocks of the executors, whether they
     reach Redis, and the checkpoint: whether driver and tasks can use it, which query it belongs to, and whether Spark
     writes it where this program reads it. For the last check a query without rows writes to a folder beside the
@@ -77,6 +78,7 @@ def findings(path: str, overrides: tuple[str, ...], *, with_spark: bool) -> Iter
         running = running or finding.subject == "receiver"
         yield finding
     yield from explained("ports", steps.ports(options, running=running))
+    yield from explained("QUIC", steps.quic(options, url if running else ""))
     yield from explained("doors", steps.doors(options))
     if running:
         yield from explained("doors", steps.reach(options, url))

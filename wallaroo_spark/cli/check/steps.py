@@ -19,11 +19,13 @@ from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.cli.check import executors
 from wallaroo_spark.cli.check.findings import Finding, note, ok, problem
 from wallaroo_spark.cli.receive.config import ReceiveConfig
-from wallaroo_spark.errors import TransportError
+from wallaroo_spark.errors import TransportError, WallarooError
 from wallaroo_spark.extras import command
 from wallaroo_spark.inner.client import Trust
 from wallaroo_spark.observe.collect import Question, RegistryCollector
 from wallaroo_spark.options import Options, resolve_secret
+from wallaroo_spark.protocol import DRAFT_BE
+from wallaroo_spark.protocol.channels import HEADER
 from wallaroo_spark.receiver import checks
 from wallaroo_spark.registry import Registry
 from wallaroo_spark.runtime import spark_checks
@@ -132,6 +134,33 @@ def reach(options: Options, url: str) -> Iterator[Finding]:
             yield ok("doors", f"{name} is reached from here at {host}, {count(len(door.ports), 'port')}")
 
 
+def quic(options: Options, url: str) -> Iterator[Finding]:
+    """What QUIC needs here, and, where ``url`` is given, whether the running workers are reached over it from here."""
+    checks.quic(options)
+    if not options.quic:
+        return
+    yield ok("QUIC", "the certificate and the packages for it are there")
+    if not url:
+        return
+    with Registry(url, options.receiver, attempts=ATTEMPTS) as found:
+        addresses = {slot: lease.connect for slot, lease in found.leases().items() if lease.connect}
+    for slot, address in sorted(addresses.items()):
+        try:
+            asyncio.run(_quic_answers(address, options.tls_workers_ca))
+        except WallarooError as error:
+            yield problem("QUIC", f"slot {slot} is not reached from here: {error.message}")
+        else:
+            yield ok("QUIC", f"slot {slot} is reached from here at {address}, so UDP is let through")
+
+
+async def _quic_answers(address: str, ca: str) -> None:
+    """Connect to a worker over QUIC, and close again. Raises :class:`TransportError`."""
+    from wallaroo_spark import aqueduct
+
+    async with aqueduct.connect(address, headers=[(HEADER, DRAFT_BE.name.encode())], ca=ca) as connection:
+        await connection.headers()
+
+
 def _unreached(host: str, port: int) -> str:
     """Why no connection can be made; empty when one can."""
     try:
@@ -188,6 +217,8 @@ def tasks(spark: Any, options: Options, url: str) -> Iterator[Finding]:
     """The packages and the clock of Spark's executors, and whether they reach the registry."""
     began = time.time()
     extras = {door.package: door.extra for door in checks.asked_doors(options)}
+    if options.quic:
+        extras["aioquic"] = "quic"
     answers = executors.ask(spark, options.workers + 1, url, options.receiver, (*executors.PACKAGES, *extras))
     ended = time.time()
     hosts = ", ".join(sorted({str(one["host"]) for one in answers}))

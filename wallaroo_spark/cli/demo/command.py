@@ -58,6 +58,7 @@ def demo(
     *,
     messages: Annotated[int, click.IntRange(1)] = 200_000,
     kill_worker: bool = False,
+    quic: bool = False,
     output: Annotated[Path, click.Path(file_okay=False, path_type=Path)] = Path("demo-output"),
     as_json: Json = False,
 ) -> None:
@@ -70,6 +71,7 @@ def demo(
     Options:
         --messages: Orders to generate.
         --kill-worker: Kill a worker's process (SIGKILL) half-way.
+        --quic: Connect over QUIC in place of TCP.
         --output: Folder for the files, the Parquet and the logs of the run.
         --json: Print the five counts as one JSON object, as the last line.
 
@@ -84,7 +86,7 @@ def demo(
     console = Console(highlight=False)
     # Spark, Java and Python workers write to standard error.
     with standard_error_to(folder / "spark.log"):
-        plan = _prepare(console, folder, files, messages, kill_worker)
+        plan = _prepare(console, folder, files, messages, kill_worker, job.make_certificate(folder) if quic else None)
         console.print("starting Spark, an embedded Redis and two workers …")
         spark = job.make_session(folder)
         try:
@@ -99,7 +101,14 @@ def demo(
     exit_unless(result.clean and matching)
 
 
-def _prepare(console: Console, folder: Path, files: tuple[Path, ...], messages: int, kill_worker: bool) -> DemoPlan:
+def _prepare(
+    console: Console,
+    folder: Path,
+    files: tuple[Path, ...],
+    messages: int,
+    kill_worker: bool,
+    certificate: tuple[str, str] | None,
+) -> DemoPlan:
     from wallaroo_spark.cli.demo.job import line_ends, write_orders
 
     made = not files
@@ -115,7 +124,7 @@ def _prepare(console: Console, folder: Path, files: tuple[Path, ...], messages: 
             raise ConfigurationError("a file is named twice; name each once", code="options-conflict")
     senders = plan_senders(paths, [path.stem for path in paths] if made else None)
     totals = {str(path): len(line_ends(path)) for path in paths}
-    return DemoPlan(folder, senders, totals, made, kill_worker)
+    return DemoPlan(folder, senders, totals, made, kill_worker, certificate)
 
 
 def _run(console: Console, plan: DemoPlan, spark: Any, sink: CountingSink) -> None:
@@ -124,10 +133,15 @@ def _run(console: Console, plan: DemoPlan, spark: Any, sink: CountingSink) -> No
     cookie = secrets.token_urlsafe(16)
     # Small batches when a worker is to be killed, so that it can be killed between two commits.
     limits = {"max_offsets_per_trigger": max(1, plan.expected // KILL_BATCHES)} if plan.kill_worker else {}
-    with Receiver(spark, "demo", workers=WORKERS, cookie=cookie, log_level="info", **limits) as receiver:
+    secured: dict[str, Any] = {}
+    if plan.certificate is not None:
+        file, key = plan.certificate
+        secured = {"quic": True, "tls_certificate": file, "tls_key": key, "tls_workers_ca": file}
+    with Receiver(spark, "demo", workers=WORKERS, cookie=cookie, log_level="info", **limits, **secured) as receiver:
         writer = receiver.stream().writeStream.foreachBatch(sink.write)
         query = receiver.start_query(writer, checkpoint=str(plan.folder / "checkpoint"))
-        with sending(plan.senders, receiver.registry_url, cookie) as failures, DemoView(console, plan) as view:
+        ca = plan.certificate[0] if plan.certificate is not None else ""
+        with sending(plan.senders, receiver.registry_url, cookie, ca) as failures, DemoView(console, plan) as view:
             _watch(plan, console, view, receiver, query, sink)
         if failures:
             raise WallarooError(f"a connector gave up: {failures[0]}", code="demo-failed")
@@ -235,9 +249,20 @@ class Sender:
         """Messages sent so far, each counted once."""
         return sum(self.messages.values())
 
-    async def send(self, registry: str, cookie: str) -> None:
-        """Send the lines of all files, each file as a stream, and wait until all are acknowledged."""
-        made = Connector("demo", instance=self.instance, revision=self.revision, registry=registry, cookie=cookie)
+    async def send(self, registry: str, cookie: str, ca: str) -> None:
+        """Send the lines of all files, each file as a stream, and wait until all are acknowledged.
+
+        Over QUIC ``ca`` is the authority of the workers' certificate; empty over TCP.
+        """
+        made = Connector(
+            "demo",
+            instance=self.instance,
+            revision=self.revision,
+            registry=registry,
+            cookie=cookie,
+            quic=bool(ca),
+            ca=ca,
+        )
         try:
             async with made as connector, asyncio.TaskGroup() as feeding:
                 for file in self.files:
@@ -265,14 +290,14 @@ def plan_senders(files: Sequence[Path], names: Sequence[str] | None = None) -> l
 
 
 @contextlib.contextmanager
-def sending(senders: Sequence[Sender], registry: str, cookie: str) -> Iterator[list[BaseException]]:
+def sending(senders: Sequence[Sender], registry: str, cookie: str, ca: str = "") -> Iterator[list[BaseException]]:
     """Run the connectors in a thread until the end of the block; yields the errors of those that have given up."""
     failures: list[BaseException] = []
     tasks = BackgroundTasks(lambda error: failures.append(error) if error else None)
 
     def start() -> None:
         for sender in senders:
-            tasks.start(sender.send(registry, cookie))
+            tasks.start(sender.send(registry, cookie, ca))
 
     thread = LoopThread("demo-connectors")
     try:
@@ -296,6 +321,8 @@ class DemoPlan:
     """Whether the demo generated the files, so that totals can be computed."""
     kill_worker: bool
     """Whether a worker is killed halfway."""
+    certificate: tuple[str, str] | None = None
+    """The files of the workers' certificate and its key, over QUIC; None over TCP."""
     notes: list[str] = field(default_factory=list)
     """Sentences about events such as a killed worker."""
 

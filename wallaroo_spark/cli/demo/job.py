@@ -8,6 +8,7 @@ run. The demo's data: orders of a few shops as lines of JSON, the same ones at e
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import random
@@ -24,6 +25,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -55,6 +59,24 @@ def make_session(folder: Path) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     session: SparkSession = builder("wallaroo-spark demo", settings, TASK_SLOTS).getOrCreate()
     return session
+
+
+def make_certificate(folder: Path) -> tuple[str, str]:
+    """Make a certificate for workers on this machine, which is its own authority; returns its file and that of its
+    key."""
+    now = datetime.now(UTC)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "wallaroo-spark demo")])
+    key = ec.generate_private_key(ec.SECP256R1())
+    host = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.IPv4Address("127.0.0.1"))])
+    built = x509.CertificateBuilder(
+        name, name, key.public_key(), x509.random_serial_number(), now - timedelta(days=1), now + timedelta(days=7)
+    ).add_extension(host, critical=False)
+    files = folder / "certificate.pem", folder / "certificate.key"
+    files[0].write_bytes(built.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+    secret = (serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    files[1].touch(mode=0o600)
+    files[1].write_bytes(key.private_bytes(serialization.Encoding.PEM, *secret))
+    return str(files[0]), str(files[1])
 
 
 class CountingSink:
@@ -120,7 +142,7 @@ def clear(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("orders", "rows", "minutes", "totals", "checkpoint"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    for name in ("spark.log", "log4j2.properties"):
+    for name in ("spark.log", "log4j2.properties", "certificate.pem", "certificate.key"):
         (folder / name).unlink(missing_ok=True)
 
 
