@@ -92,6 +92,9 @@ class Options:
     """Number of partitions of each topic of the Kafka door. Partition n belongs to slot n modulo workers."""
     kafka_max_batch: int = setting((1 << 20) + 12, Kind.BYTES, minimum=1 << 10, maximum=64 << 20)
     """Longest record batch that the Kafka door accepts, as it comes. It must fit into maxFrameBytes."""
+    kafka_producer_retention: float = setting(86_400.0, Kind.SECONDS, minimum=0)
+    """How long a producer of the Kafka door is remembered, in each partition, after its last batch there. What an
+    idempotent producer sends again later counts as new. 0: for good."""
     otlp_port: int | None = setting(None, Kind.COUNT, minimum=0, maximum=65_535)
     """Slot p accepts OpenTelemetry's logs, metrics and traces over gRPC on otlp.port + p; 0 lets the system choose.
     Without it there is no OTLP door; /v1/logs, /v1/metrics and /v1/traces of the HTTP door take them over HTTP. Needs
@@ -234,6 +237,16 @@ class Options:
                 code="options-conflict",
                 option="kafka.maxBatch",
             )
+
+    @property
+    def producer_retention(self) -> float:
+        """The seconds after which streams of the Kafka door are forgotten; 0: never, as where there is no such door."""
+        return 0.0 if self.kafka_port is None else self.kafka_producer_retention
+
+    @property
+    def forgets(self) -> bool:
+        """Whether plans forget streams."""
+        return bool(self.stream_retention or self.producer_retention)
 
     @classmethod
     def parse(cls, texts: Mapping[str, Any]) -> Options:

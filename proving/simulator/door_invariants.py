@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable
 
 from proving.simulator.engine.core import Violation
 from proving.simulator.parts.checkpoint import Row
-from proving.simulator.parts.producers import Producer
+from proving.simulator.parts.producers import KafkaProducer, Producer
 from proving.simulator.parts.surroundings import Surroundings
 from proving.simulator.parts.worker import Worker
 from wallaroo_spark.doors.kafka.record_batch import HEAD_BYTES
 from wallaroo_spark.doors.kafka.server import PREFIX
-from wallaroo_spark.references import PlannedRange
+from wallaroo_spark.references import PlannedRange, StreamKey
+from wallaroo_spark.source.forgetting import SLACK_PART
 
 
 class DoorJudge:
@@ -27,6 +28,7 @@ class DoorJudge:
         self.table: Counter[str] = Counter()
         self._doubtful: set[str] = set()
         self._last: dict[str, tuple[int, int]] = {}
+        self._used_at: dict[StreamKey, float] = {}
 
     def answered(self, producer: Producer, values: list[str]) -> None:
         """Messages were answered with success: a commit must cover them."""
@@ -39,8 +41,30 @@ class DoorJudge:
         """Messages may come twice from now on, because their client sends them again as new ones."""
         self._doubtful.update(values)
 
+    def unused(self, key: StreamKey, since: float) -> None:
+        """A plan of a query that began at ``since`` says that a stream leaves: nothing of it was read for long."""
+        used_at, most = self._used_at[key], self.world.profile.producer_retention
+        # An offset is written some time after its plan.
+        if used_at >= since and self.world.sim.now - used_at < most * (1 - 1 / SLACK_PART):
+            raise Violation(f"{key} leaves {self.world.sim.now - used_at:.2f} s after a batch has read it")
+
+    def forgotten(self, key: StreamKey) -> None:
+        """A plan forgets a stream: no worker may hold rows of it that were accepted behind what is forgotten."""
+        self.world.sim.history.counts["producers_forgotten"] += 1
+        for producer in self.producers:
+            if isinstance(producer, KafkaProducer) and producer.name in key.scope.split("/"):
+                # It was away for longer than it is remembered.
+                producer.is_forgotten()
+        for port in self.world.inner.ports.values():
+            state = port.state if isinstance(port, Worker) and port.serving else None
+            stream = state.buffer.streams.get(key) if state is not None else None
+            if stream is not None and not stream.empty and stream.committed is not None:
+                raise Violation(f"{key} is forgotten, and {port.name} holds rows of it: {stream}")
+
     def planned(self, ranges: Iterable[PlannedRange]) -> None:
         """The offset of a batch is written."""
+        ranges = list(ranges)
+        self._used_at.update((planned.key, self.world.sim.now) for planned in ranges)
         found = [one for planned in ranges for one in self.producers if one.name in planned.key.scope.split("/")]
         if found and self.when_planned is not None:
             act, self.when_planned = self.when_planned, None

@@ -149,6 +149,9 @@ class Judge:
         client = state.connections.by_number.get(session)
         if client is None or client.protocol.revision is None:
             return
+        if client.door:
+            # It asks when it opens a stream.
+            return
         revision = client.protocol.revision
         if data[4] == revision.by_frame[Ok].tag:
             self._must_hold_its_lease(worker, "lets a session in")
@@ -222,6 +225,9 @@ class Judge:
         self._named = leaving.token
         self.world.sim.history.counts["left"] += 1
         for key in endings.leaving_streams():
+            if reserved(key.scope):
+                self.doors.unused(key, self._queries[query.name])
+                continue
             ended_at = self._complete_at.get(key, now)
             if ended_at >= self._queries[query.name] and now - ended_at < self.world.profile.retention:
                 raise Violation(f"{self.world.sources[key].name} leaves {now - ended_at:.2f} s after its end")
@@ -259,15 +265,19 @@ class Judge:
 
     def _check_forgotten(self, key: StreamKey) -> None:
         """A stream may be forgotten when it has ended, and all of it is committed for as long as the retention."""
-        source, profile = self.world.sources[key], self.world.profile
+        profile = self.world.profile
+        named_for = self.world.sim.now - self._leaving[2]
+        if named_for < dwell_seconds(profile.lease_seconds):
+            raise Violation(f"{key} is forgotten after leaving for {named_for:.2f} s; a lost worker may live")
+        if reserved(key.scope):
+            self.doors.forgotten(key)
+            return
+        source = self.world.sources[key]
         ended_at = self._complete_at.get(key)
         if not source.ends or ended_at is None or self.delivered(source) < len(source.ids):
             raise Violation(f"{source.name} is forgotten, and has not ended: {self.delivered(source)} of it committed")
         if self.world.sim.now - ended_at < profile.retention:
             raise Violation(f"{source.name} is forgotten {self.world.sim.now - ended_at:.2f} s after its end")
-        named_for = self.world.sim.now - self._leaving[2]
-        if named_for < dwell_seconds(profile.lease_seconds):
-            raise Violation(f"{source.name} is forgotten after leaving for {named_for:.2f} s; a lost worker may live")
         for port in self.world.inner.ports.values():
             state = port.state if isinstance(port, Worker) and port.serving else None
             stream = state.buffer.streams.get(key) if state is not None else None

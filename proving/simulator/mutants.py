@@ -220,8 +220,8 @@ def forgets_too_early() -> AbstractContextManager[Any]:
     """Streams are forgotten at once after their end, whatever the retention is."""
     init = Forgetting.__init__
 
-    def impatient(self: Forgetting, retention: float, dwell: float, clock: Any) -> None:
-        init(self, 0.001 if retention else 0.0, dwell, clock)
+    def impatient(self: Forgetting, retention: float, dwell: float, clock: Any, unused: float) -> None:
+        init(self, 0.001 if retention else 0.0, dwell, clock, unused)
         self._dwell = 0
 
     return mock.patch.object(Forgetting, "__init__", impatient)
@@ -255,8 +255,8 @@ def forgets_before_lost_workers_end() -> AbstractContextManager[Any]:
     """The driver does not wait until a worker that has lost its slot has ended."""
     init = Forgetting.__init__
 
-    def hasty(self: Forgetting, retention: float, dwell: float, clock: Any) -> None:
-        init(self, retention, 0.0, clock)
+    def hasty(self: Forgetting, retention: float, dwell: float, clock: Any, unused: float) -> None:
+        init(self, retention, 0.0, clock, unused)
 
     return mock.patch.object(Forgetting, "__init__", hasty)
 

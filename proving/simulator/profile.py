@@ -30,6 +30,8 @@ class Profile:
     """The mean pause between two faults in seconds."""
     retention_seconds: float | None = None
     """The :attr:`retention` in place of the one that follows from ``fault_seconds``."""
+    producer_retention: float = 0.0
+    """The ``kafka.producerRetention`` of the receiver in seconds."""
     doors: bool = False
     """Whether producers send through the workers' doors, too."""
     absences: int = 3

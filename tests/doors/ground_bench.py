@@ -63,6 +63,16 @@ class GroundBench:
     def disconnect(self, number: int) -> None:
         self._due.append(e.Disconnected(number))
 
+    def reference(self, key: StreamKey) -> int | None:
+        return self.bench.state.buffer.reference(key)
+
+    def leaves(self, key: StreamKey) -> bool:
+        return self.bench.state.connections.ends.ask(key)
+
+    def holds(self, key: StreamKey) -> bool:
+        stream = self.bench.state.buffer.streams.get(key)
+        return stream is not None and not stream.empty
+
     def give_up(self, planned: PlannedRange) -> None:
         self._due.append(e.GiveUp(planned))
 

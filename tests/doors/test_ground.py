@@ -10,6 +10,7 @@ import pytest
 from tests.doors.ground_bench import GroundBench, key, messages
 from tests.worker.bench import ids_of
 from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.inner.calls import PlanAnswer, PlanQuestion
 from wallaroo_spark.options import Options
 from wallaroo_spark.protocol import REVISIONS, Flags, Revision
 from wallaroo_spark.protocol.reserved import DOORS
@@ -424,3 +425,53 @@ def test_a_worker_without_doors_imports_no_server() -> None:
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
     assert said.strip() == "[]"
+
+
+class TestStreamsThatAreForgotten:
+    """While the driver decides whether a stream is forgotten, its client is let in, and does not open it."""
+
+    INSTANCE, STREAM = "kafka/billing/0", "orders/0/7"
+
+    def tell(self, bench: GroundBench, *leaving: StreamKey, forgotten: bool = False) -> None:
+        """A commit notice in which nothing else has changed."""
+        worker = bench.bench
+        worker.batch += 1
+        changes = {key(self.INSTANCE, self.STREAM): None} if forgotten else {}
+        named = ("a group" if leaving else "", frozenset(leaving))
+        worker.do(e.Committed(worker.epoch, worker.batch, changes, None, None, named))
+
+    def wanted(self, bench: GroundBench) -> tuple[StreamKey, ...]:
+        """What the worker tells the next plan."""
+        return tuple(PlanAnswer.decode(bench.bench.state.offer(PlanQuestion()).encode()).wanted)
+
+    @pytest.mark.parametrize("forgotten", [False, True])
+    def test_a_stream_is_opened_once_that_is_decided(self, forgotten: bool) -> None:
+        bench, mine = GroundBench(kafka_port=9092), key(self.INSTANCE, self.STREAM)
+        bench.bench.rewind({mine: 5}, 5)
+        self.tell(bench, mine)
+        client = bench.client(self.INSTANCE)
+        assert self.wanted(bench) == ()
+        other = client.stream("orders/1/8")
+        assert other is not None
+        assert client.leaves(self.STREAM)
+        assert self.wanted(bench) == (mine,)
+
+        self.tell(bench, forgotten=forgotten)
+
+        assert not client.leaves(self.STREAM)
+        stream = client.stream(self.STREAM)
+        assert stream is not None
+        assert stream.committed == (None if forgotten else 5)
+
+
+def test_a_session_without_requests_does_not_forget_what_an_earlier_one_had_accepted(bench: GroundBench) -> None:
+    bench.stream().send(messages("one"), 41)
+    bench.settle()
+    for _ in range(2):
+        bench.client().end("the messages must be sent again")
+        bench.settle()
+    assert bench.stream().next_reference(7) == 42
+    bench.bench.run_batch()
+    bench.client().end("it was idle")
+    bench.settle()
+    assert bench.ground._accepted == {}

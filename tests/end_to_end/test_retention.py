@@ -1,4 +1,7 @@
-"""A stream that ended is forgotten after ``streamRetention``, in the checkpoint and in the workers; open ones stay."""
+"""A stream that ended is forgotten after ``streamRetention``, in the checkpoint and in the workers; open ones stay.
+
+So is a producer of the Kafka door after ``kafka.producerRetention``, when it has sent nothing.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,23 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from confluent_kafka import Producer
+
+from proving.ports import lasting_port
 from tests.receiver.support import COOKIE, Batches, Feeders, addresses
-from tests.waiting import eventually
+from tests.waiting import SECONDS, eventually
 from wallaroo_spark.receiver import Receiver
 from wallaroo_spark.registry import EmbeddedRedis
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+def producer(port: int) -> Producer:
+    """An idempotent producer of the Kafka door."""
+    sasl = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "billing"}
+    settings = {"bootstrap.servers": f"127.0.0.1:{port}", "client.id": "billing", "enable.idempotence": True}
+    return Producer({**settings, **sasl, "sasl.password": COOKIE})
 
 
 def newest_offset(checkpoint: Path) -> dict[str, Any]:
@@ -21,11 +34,13 @@ def newest_offset(checkpoint: Path) -> dict[str, Any]:
     return found
 
 
-def test_an_ended_stream_is_forgotten_and_begins_again_and_an_open_one_goes_on(
+def test_an_ended_stream_and_a_silent_producer_are_forgotten_and_begin_again_and_open_ones_go_on(
     spark: SparkSession, own_redis: EmbeddedRedis, feeders: Feeders, tmp_path: Path
 ) -> None:
     checkpoint, batches = tmp_path / "checkpoint", Batches()
+    port = lasting_port(range(1))
     options: dict[str, Any] = {"registry": own_redis.url, "cookie": COOKIE, "lease_seconds": 2, "stream_retention": 1}
+    options |= {"kafka_port": port, "kafka_nodes": 1, "kafka_producer_retention": 1}
     with Receiver(spark, "orders", workers=1, **options) as receiver:
         receiver.start(receiver.stream().writeStream.foreachBatch(batches), checkpoint=str(checkpoint))
         busy = feeders.connect("busy", addresses(receiver)).open("open")
@@ -36,12 +51,22 @@ def test_an_ended_stream_is_forgotten_and_begins_again_and_an_open_one_goes_on(
         stream.flushed()
         assert "shop" in newest_offset(checkpoint)["streams"]
         shop.close()
+        producers = [producer(port) for _ in range(2)]
+        producers[0].produce("topic", b"two", partition=0)
+        assert producers[0].flush(SECONDS) == 0
+        (gone,) = newest_offset(checkpoint)["streams"]["kafka/billing/0"]
 
         def forgotten() -> bool:
             busy.send(b"x")
-            return "shop" not in newest_offset(checkpoint)["streams"]
+            producers[1].produce("topic", b"three", partition=1)
+            assert producers[1].flush(SECONDS) == 0
+            streams = newest_offset(checkpoint)["streams"]
+            return "shop" not in streams and gone not in streams["kafka/billing/0"]
 
         eventually(forgotten)
+        assert len(newest_offset(checkpoint)["streams"]["kafka/billing/0"]) == 1
+        producers[0].produce("topic", b"four", partition=0)
+        assert producers[0].flush(SECONDS) == 0
         again = feeders.connect("shop", addresses(receiver)).open("a")
         assert again.reference is None
         again.send(b"one", id=1)
@@ -49,3 +74,4 @@ def test_an_ended_stream_is_forgotten_and_begins_again_and_an_open_one_goes_on(
         busy.flushed()
         assert newest_offset(checkpoint)["streams"]["shop"] == {str(again.id): 1}
     assert batches.values("a") == [b"one", b"one"]
+    assert [value for value in batches.values("topic") if value != b"three"] == [b"two", b"four"]

@@ -40,6 +40,15 @@ GIVES_UP: dict[str, Any] = {
 }
 """A history in which doors give up what producers have sent, about five times."""
 
+REMEMBERS: dict[str, Any] = {
+    "doors": True,
+    "producer_retention": 4.0,
+    "lease_seconds": 2.0,
+    "fault_seconds": 60.0,
+    "fault_pause": 3.0,
+}
+"""A history in which producers of the Kafka door are forgotten while there are faults, about two streams of them."""
+
 HARDER: dict[str, dict[str, Any]] = {
     **{mutant.__name__: {"doors": True} for mutant in DOOR_MUTANTS},
     "never_gives_up": GIVES_UP,
@@ -99,10 +108,13 @@ def test_every_promise_is_kept(first: int) -> None:
 def test_every_promise_to_producers_behind_doors_is_kept() -> None:
     reports = [simulate(seed, doors=True) for seed in range(10)]
     reports += [simulate(seed, **GIVES_UP) for seed in range(5)]
+    reports += [simulate(seed, **REMEMBERS) for seed in range(5)]
 
     broken = [f"seed {report.seed}: {report.violation}\n{report.history}" for report in reports if report.violation]
     assert not broken, "\n\n".join(broken)
-    assert all(sum(report.counts[name] for report in reports) for name in ("given_up", "told_given_up"))
+    assert all(
+        sum(report.counts[name] for report in reports) for name in ("given_up", "told_given_up", "producers_forgotten")
+    )
 
 
 @pytest.mark.parametrize("changes", [{}, {"doors": True}], ids=["", "doors"])

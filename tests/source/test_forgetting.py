@@ -17,16 +17,24 @@ from wallaroo_spark.source.plan_book import PlanBook
 from wallaroo_spark.source.planner import Plan
 
 A, B = StreamKey("a", 1), StreamKey("b", 2)
+KAFKA = "kafka/billing/0"
 RETENTION, DWELL = 80.0, 10.0
 
 
 class Query:
     """The plans of a query with two slots, as a source makes them."""
 
-    def __init__(self, inline_bytes: int = 1 << 20, store: PlanFiles | None = None, wall: float = 5_000.0) -> None:
+    def __init__(
+        self,
+        inline_bytes: int = 1 << 20,
+        store: PlanFiles | None = None,
+        wall: float = 5_000.0,
+        retention: float = RETENTION,
+        unused: float = 0.0,
+    ) -> None:
         self.now = 1_000.0
         self.book = PlanBook("orders", "increasing", lambda: store, inline_bytes=inline_bytes, beside=lambda w: w())
-        self.forgetting = Forgetting(RETENTION, DWELL, PlanClock(lambda: wall, lambda: self.now))
+        self.forgetting = Forgetting(retention, DWELL, PlanClock(lambda: wall, lambda: self.now), unused)
         self.value = self.book.begin({})
         self.known: dict[int, str] | None = None
         """The tokens that the workers know; None: that of the last plan."""
@@ -237,3 +245,79 @@ def test_the_clock_of_plans_never_goes_back_and_ignores_steps() -> None:
 def test_opaque_ids_and_forgetting_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="messageIds=increasing"):
         Options(message_ids="opaque", stream_retention=1.0)
+
+
+class TestProducersOfTheKafkaDoor:
+    """Their streams end without saying so."""
+
+    def forget(self, query: Query, wanted: frozenset[StreamKey] = frozenset()) -> References:
+        """Two plans behind each other, in which no stream is read; returns what is left."""
+        query.plan({})
+        query.now += DWELL
+        query.plan({}, wanted=wanted)
+        return query.references.plain()
+
+    def test_a_stream_is_forgotten_when_no_batch_has_read_it_for_long(self) -> None:
+        query = Query(retention=0.0, unused=RETENTION)
+        query.plan({KAFKA: {"1": 5, "2": 5}, "a": {"1": 7}, "http/shop/0": {"1": 1}})
+        query.now += 0.6 * RETENTION
+        query.plan({KAFKA: {"2": 9}})
+        query.now += 0.6 * RETENTION
+        assert self.forget(query) == {KAFKA: {"2": 9}, "a": {"1": 7}, "http/shop/0": {"1": 1}}
+        query.now += 2 * RETENTION
+        assert self.forget(query) == {"a": {"1": 7}, "http/shop/0": {"1": 1}}
+
+    def test_a_stream_that_a_worker_has_open_stays(self) -> None:
+        query = Query(retention=0.0, unused=RETENTION)
+        query.plan({KAFKA: {"1": 5}})
+        query.now += 1.2 * RETENTION
+        assert self.forget(query, frozenset([StreamKey(KAFKA, 1)])) == {KAFKA: {"1": 5}}
+        query.now += 0.8 * RETENTION
+        assert self.forget(query) == {KAFKA: {"1": 5}}
+        query.now += 1.2 * RETENTION
+        assert self.forget(query) == {}
+
+    @pytest.mark.parametrize(("retention", "unused"), [(RETENTION, 5 * RETENTION), (5 * RETENTION, RETENTION)])
+    def test_both_retentions_hold_beside_each_other(self, retention: float, unused: float) -> None:
+        query = Query(retention=retention, unused=unused)
+        query.plan({"a": {"1": 7}})
+        query.plan({KAFKA: {"1": 5}, "b": {"2": 1}}, {A: 7})
+        query.now += 1.7 * RETENTION
+        left = {KAFKA: {"1": 5}} if unused > retention else {"a": {"1": 7}}
+        assert self.forget(query) == {"b": {"2": 1}, **left}
+        query.now += 5.7 * RETENTION
+        assert self.forget(query) == {"b": {"2": 1}}
+
+    def test_producers_that_come_and_go_take_no_more_and_more_room(self) -> None:
+        query = Query(retention=0.0, unused=RETENTION)
+        most = 0
+        for number in range(600):
+            query.now += RETENTION / 100
+            query.plan({KAFKA: {str(number): 1}, f"kafka/{number}/0": {"1": 1}})
+            query.plan({})
+            most = max(most, query.references.count)
+            assert str(number) in query.references.of_scope(KAFKA)
+        # Two streams a step: for the retention, an eighth of it, and until the next group has left.
+        assert 200 < most < 300
+        endings = endings_of(query.references)
+        assert endings is not None
+        assert endings.times.count == query.references.count
+
+    def test_streams_of_an_earlier_release_are_used_when_they_are_first_seen(self) -> None:
+        query = Query(retention=0.0, unused=RETENTION)
+        query.value = query.book.begin({KAFKA: {"1": 5}, "a": {"1": 7}})
+        query.plan({"b": {"2": 1}})
+        query.now += 0.8 * RETENTION
+        assert self.forget(query) == {KAFKA: {"1": 5}, "a": {"1": 7}, "b": {"2": 1}}
+        query.now += 1.2 * RETENTION
+        assert self.forget(query) == {"a": {"1": 7}, "b": {"2": 1}}
+
+    def test_a_stream_that_ended_stays_where_only_producers_are_forgotten(self) -> None:
+        before = Query()
+        before.plan({"a": {"1": 7}, KAFKA: {"1": 5}})
+        before.plan({"b": {"2": 1}}, {A: 7})
+        query = Query(retention=0.0, unused=RETENTION)
+        query.value, query.book = before.value, before.book
+        query.plan({"b": {"2": 2}})
+        query.now += 3 * RETENTION
+        assert self.forget(query) == {"a": {"1": 7}, "b": {"2": 2}}

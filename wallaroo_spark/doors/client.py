@@ -54,6 +54,15 @@ class Host(Protocol):
     def disconnect(self, number: int) -> None:
         """The session has ended."""
 
+    def reference(self, key: StreamKey) -> int | None:
+        """The committed reference of a stream of a session that is open; None: there is none, or it is forgotten."""
+
+    def leaves(self, key: StreamKey) -> bool:
+        """Whether a stream must not be opened now, because it is about to be forgotten; asking may keep it."""
+
+    def holds(self, key: StreamKey) -> bool:
+        """Whether the worker holds rows of a stream, in whatever session they came."""
+
     def give_up(self, planned: PlannedRange) -> None:
         """Have the driver record that a range was given up; :meth:`given_up` tells when it has."""
 
@@ -284,10 +293,11 @@ class DoorClient:
         """Kept when the session is open."""
         self.used_at = 0.0
         """When it was last asked for, in monotonic seconds."""
+        self.began_at = 0.0
+        """When it began, in monotonic seconds."""
         self.held = 0
         """Bytes of incomplete requests that the door holds for it."""
         self.streams: dict[int, DoorStream] = {}
-        self._committed: dict[int, int] = {}
         self._host = host
         self._accepted = accepted
         self._gone = gone
@@ -307,6 +317,10 @@ class DoorClient:
     def waits(self) -> bool:
         """Whether messages of it are not committed."""
         return any(stream.waits for stream in self.streams.values())
+
+    def waits_in(self, number: int) -> bool:
+        """Whether messages of the stream with this id are not committed."""
+        return number in self.streams and bool(self.streams[number].waits)
 
     @property
     def requests(self) -> int:
@@ -332,10 +346,15 @@ class DoorClient:
         """The committed reference of a stream, also of one that this session has not announced."""
         number = stream_id(name)
         stream = self.streams.get(number)
-        return self._committed.get(number) if stream is None else stream.committed
+        return self._host.reference(StreamKey(self.instance, number)) if stream is None else stream.committed
+
+    def leaves(self, name: str) -> bool:
+        """Whether a stream must not be opened now, because it is about to be forgotten."""
+        number = stream_id(name)
+        return number not in self.streams and self._host.leaves(StreamKey(self.instance, number))
 
     def _open(self, number: int, name: str) -> DoorStream:
-        committed = self._committed.get(number)
+        committed = self._host.reference(StreamKey(self.instance, number))
         accepted = self._accepted.setdefault(number, Accepted())
         stream = self.streams[number] = DoorStream(self, number, name, committed, accepted)
         self._host.receive(self.number, self._session.notify(number, name, committed or 0))
@@ -385,7 +404,6 @@ class DoorClient:
     def _take(self, frame: Frame) -> None:
         match frame:
             case Ok():
-                self._commit((one.stream_id, one.ref) for one in frame.streams)
                 self.opening.keep()
             case Ack():
                 self._commit(frame.refs)
@@ -396,7 +414,6 @@ class DoorClient:
 
     def _commit(self, references: Iterable[tuple[int, int]]) -> None:
         for number, reference in references:
-            self._committed[number] = reference
             stream = self.streams.get(number)
             if stream is not None:
                 stream.commit(reference)

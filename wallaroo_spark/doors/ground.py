@@ -62,15 +62,22 @@ class Ground:
             accepted = self._accepted.setdefault(instance, {})
             self._accepted.move_to_end(instance)
             found = self.clients[instance] = DoorClient(self.host, self._greeting, instance, door, accepted, self._gone)
+            found.began_at = self._now
         found.used_at = self._now
         return found
 
     def _gone(self, client: DoorClient) -> None:
         if self.clients.get(client.instance) is client:
             del self.clients[client.instance]
-        if not client.waits and not client.instance.endswith(self._own):
-            # All that was accepted is committed, and the next session is told that.
-            self._accepted.pop(client.instance, None)
+        if not client.instance.endswith(self._own):
+            # Rows of this session and of those before it may be held. The next one is told what is committed.
+            left = {
+                number: one
+                for number, one in self._accepted.pop(client.instance, {}).items()
+                if client.waits_in(number) or self.host.holds(StreamKey(client.instance, number))
+            }
+            if left:
+                self._accepted[client.instance] = left
         while len(self._accepted) > MOST_REMEMBERED:
             self._accepted.popitem(last=False)
 

@@ -59,7 +59,7 @@ class NewsOfCommit(NamedTuple):
     changes: Changes
     """The changed references; None for a stream that is forgotten."""
     ended: Sequence[StreamKey]
-    """The streams of which the driver has recorded the end."""
+    """The streams of which the driver has recorded the end, as a worker has reported it; none of a door's."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class LastCommit:
             StreamKey(scope, int(stream))
             for scope, streams in times.items()
             for stream, time in streams.items()
-            if time is not None
+            if time is not None and not reserved(scope)
         ]
         return NewsOfCommit(changes, ended)
 

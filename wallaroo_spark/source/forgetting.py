@@ -1,5 +1,7 @@
 """When a stream is forgotten that ended: the ends that a plan records, and the streams that leave with it. Pure.
 
+A stream of the Kafka door ends without saying so: it counts as ended since a plan has read it last.
+
 A stream is forgotten in two steps, each of which is a plan. The first one names the streams that ended longer ago than
 the retention; they are *leaving*. A worker that was told of that lets no connector begin such a stream, and says which
 ones are wanted. The second plan forgets the leaving streams that nobody wants, once every worker of the fleet has been
@@ -15,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from wallaroo_spark import references
+from wallaroo_spark.doors.kafka.rows import PREFIX
 from wallaroo_spark.source.planner import Plan
 
 MOST_LEAVING = 10_000
@@ -76,14 +79,16 @@ class Decision:
 
 
 class Forgetting:
-    """Decides for one source. ``retention`` and ``dwell`` are in seconds.
+    """Decides for one source. ``retention``, ``dwell`` and ``unused`` are in seconds.
 
     ``dwell`` is the least time between the two plans: a worker that has lost its slot has ended by then. It is counted
-    in one process, because another process may have another clock, which may be ahead.
+    in one process, because another process may have another clock, which may be ahead. ``unused`` is the retention of
+    streams of the Kafka door. With 0 for one of both, streams of its kind are kept.
     """
 
-    def __init__(self, retention: float, dwell: float, clock: PlanClock) -> None:
-        self._retention = round(retention * 1000)
+    def __init__(self, retention: float, dwell: float, clock: PlanClock, unused: float = 0.0) -> None:
+        self._ended, self._unused = retention > 0, round(unused * 1000)
+        self._retention = round(retention * 1000) or self._unused
         self._dwell = dwell
         self._clock = clock
         self._watched: tuple[str, float] = ("", 0.0)
@@ -101,6 +106,9 @@ class Forgetting:
             before = references.Endings(at, references.VersionedReferences.of({}), None)
         read, committed = references.flatten(ends), start.references_of(plan.ended)
         times: Times = {key: None for key, ended in before.times.references_of(read).items() if ended is not None}
+        if self._oldest is None:
+            times |= self._first_look(start, before, at)
+        times |= {key: self._now(at) for key in read if self._unending(key)}
         # An end in this plan counts from the plan after it, when its batch is committed.
         times |= {key: at for key, end in plan.ended.items() if end == committed[key] and key not in read}
         if before.leaving is not None:
@@ -109,6 +117,30 @@ class Forgetting:
         if group is not None:
             self._watch(group)
         return Decision({}, references.EndingChanges(at, references.nest(times), group), due=False)
+
+    def _first_look(self, start: references.VersionedReferences, before: references.Endings, at: int) -> Times:
+        """The streams of which no time is recorded, and those that ended while their kind had a retention."""
+        known = before.times.plain()
+        kept = (key for _, key in before.ended_before(at + self._unused) if not self._forgets(key))
+        new = (
+            key
+            for scope, streams in start.plain().items()
+            for key in (references.StreamKey(scope, int(stream)) for stream in streams if scope.startswith(PREFIX))
+            if self._unending(key) and str(key.stream_id) not in known.get(scope, {})
+        )
+        return {**dict.fromkeys(kept), **dict.fromkeys(new, self._now(at))}
+
+    def _now(self, at: int) -> int:
+        """The time of a stream of the Kafka door that is used at a time. The one retention is counted from it."""
+        return at + self._unused - self._retention if self._unused else at
+
+    def _unending(self, key: references.StreamKey) -> bool:
+        """Whether a stream is forgotten when nobody uses it."""
+        return bool(self._unused) and key.scope.startswith(PREFIX)
+
+    def _forgets(self, key: references.StreamKey) -> bool:
+        """Whether streams of its kind are forgotten."""
+        return self._unending(key) or (self._ended and not key.scope.startswith(PREFIX))
 
     def _watch(self, leaving: references.Leaving) -> float:
         """The counted seconds since this process first found these streams leaving."""
@@ -130,7 +162,7 @@ class Forgetting:
         streams = before.leaving_streams()
         wanted = [key for key in streams if key in plan.wanted and key not in times]
         # They are open, so they have not ended before now.
-        times |= dict.fromkeys(wanted, at)
+        times |= {key: self._now(at) if self._unending(key) else at for key in wanted}
         known = all(plan.leaving.get(slot) == leaving.token for slot in range(slots))
         waited = self._watch(leaving)
         if not slots or not known or waited < self._dwell:
@@ -146,7 +178,8 @@ class Forgetting:
         if self._oldest is not None and self._oldest > over - self._retention // SLACK_PART:
             return None
         found = [ended for ended, key in before.ended_before(at) if key not in times]
-        self._oldest = min(found, default=at)
+        # Streams that this plan reads may have a time before the plan's own.
+        self._oldest = min([*found, at, self._now(at)])
         if self._oldest > over - self._retention // SLACK_PART:
             return None
         group = [ended for ended in found if ended <= over][:MOST_LEAVING]

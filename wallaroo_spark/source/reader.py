@@ -118,7 +118,9 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @cached_property
     def _forgetting(self) -> Forgetting:
-        return Forgetting(self.options.stream_retention, dwell_seconds(self.options.lease_seconds), PlanClock())
+        options = self.options
+        dwell = dwell_seconds(options.lease_seconds)
+        return Forgetting(options.stream_retention, dwell, PlanClock(), options.producer_retention)
 
     def _plans(self) -> PlanFiles | None:
         """The place where large plans lie; None while the registry has not told it, and while it cannot be reached."""
@@ -221,7 +223,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _leaving_again(self, start: dict[str, Any]) -> bool:
         """Whether workers are to be asked again, because streams are leaving, whatever they have to read."""
-        if not self.options.stream_retention or self._leaving(start) is None:
+        if not self.options.forgets or self._leaving(start) is None:
             return False
         return time.monotonic() - self._asked_at >= LEAVING_SECONDS
 
@@ -315,7 +317,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ends(self, start: dict[str, Any], plan: Plan, ends: References) -> dict[str, Any]:
         self._nothing.clear()
         self._used_holders = plan.holders
-        if not self.options.stream_retention:
+        if not self.options.forgets:
             self._last = self._book.after(start, ends)
             return self._last
         decision = self._decide(start, plan, ends)
@@ -334,7 +336,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _without_rows(self, start: dict[str, Any], plan: Plan) -> dict[str, Any]:
         """``start``, or a plan that reads nothing and settles which leaving streams are forgotten."""
-        if not self.options.stream_retention or self._leaving(start) is None:
+        if not self.options.forgets or self._leaving(start) is None:
             return start
         decision = self._decide(start, plan, {})
         return self._after(start, {}, decision) if decision.due else start

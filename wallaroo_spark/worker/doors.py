@@ -195,6 +195,19 @@ class WorkerDoors:
         """See :class:`~wallaroo_spark.doors.client.Host`."""
         self._soon(self._shell.depart, number)
 
+    def reference(self, key: StreamKey) -> int | None:
+        """See :class:`~wallaroo_spark.doors.client.Host`."""
+        return self._state.buffer.reference(key)
+
+    def leaves(self, key: StreamKey) -> bool:
+        """See :class:`~wallaroo_spark.doors.client.Host`."""
+        return self._state.connections.ends.ask(key)
+
+    def holds(self, key: StreamKey) -> bool:
+        """See :class:`~wallaroo_spark.doors.client.Host`."""
+        stream = self._state.buffer.streams.get(key)
+        return stream is not None and not stream.empty
+
     def give_up(self, planned: PlannedRange) -> None:
         """See :class:`~wallaroo_spark.doors.client.Host`."""
         self._shell.handle(e.GiveUp(planned))

@@ -20,7 +20,7 @@ from wallaroo_spark.doors.ground import Ground
 from wallaroo_spark.doors.http import tokens
 from wallaroo_spark.doors.http.problems import Problem
 from wallaroo_spark.doors.http.requests import DOOR, OPEN_SECONDS
-from wallaroo_spark.doors.kafka.door import layout_of
+from wallaroo_spark.doors.kafka.door import layout_of, session_seconds
 from wallaroo_spark.doors.kafka.positions import fence
 from wallaroo_spark.doors.kafka.server import PREFIX, KafkaServer, ServerSettings
 from wallaroo_spark.doors.tickets import Ticket
@@ -96,7 +96,13 @@ class Doors:
             self, options, self.world.cookie, worker.slot, lambda text: self.sim.log(worker.name, text)
         )
         self.ground.fences[PREFIX] = fence
-        settings = ServerSettings(worker.slot, layout_of(options), options.kafka_max_batch, "sim")
+        settings = ServerSettings(
+            worker.slot,
+            layout_of(options),
+            options.kafka_max_batch,
+            "sim",
+            session_seconds=session_seconds(options),
+        )
         make_id = partial(self.sim.random.getrandbits, 63)
         self.kafka = KafkaServer(settings, self.ground, self, make_id, self.eases, self.count, self.refuse)
         self._host = parse_address(worker.address)[0]
@@ -185,6 +191,19 @@ class Doors:
     def disconnect(self, number: int) -> None:
         """End a session."""
         self._soon(lambda: self.worker.depart(number))
+
+    def reference(self, key: StreamKey) -> int | None:
+        """The committed reference of a stream."""
+        return self._state.buffer.reference(key)
+
+    def leaves(self, key: StreamKey) -> bool:
+        """Whether a stream is about to be forgotten."""
+        return self._state.connections.ends.ask(key)
+
+    def holds(self, key: StreamKey) -> bool:
+        """Whether there are rows of a stream."""
+        stream = self._state.buffer.streams.get(key)
+        return stream is not None and not stream.empty
 
     def give_up(self, planned: PlannedRange) -> None:
         """Have the driver record that a range was given up."""

@@ -283,8 +283,12 @@ class KafkaProducer(Producer):
         return "" if self.gone or not (waiting or self.left) else text
 
     def _died(self) -> None:
-        self.auditor.doubtful([batch.value for lane in self.lanes for batch in lane.batches])
+        self.is_forgotten()
         self._fresh()
+
+    def is_forgotten(self) -> None:
+        """Nobody knows any more what it has sent."""
+        self.auditor.doubtful([batch.value for lane in self.lanes for batch in lane.batches])
 
     def _run(self) -> Steps:
         next_at = self.sim.now + self._pause()

@@ -149,8 +149,10 @@ class Query(Part):
         profile = world.profile
         # Another process has another clock, which may be behind.
         clock = PlanClock(lambda: self.sim.now + 1_000.0 - 7 * world.next_number() % 40, lambda: self.sim.now)
-        self._retention = profile.retention
-        self._forgetting = Forgetting(profile.retention, dwell_seconds(profile.lease_seconds), clock)
+        options = world.options(workers)
+        self._forgets = options.forgets
+        dwell = dwell_seconds(profile.lease_seconds)
+        self._forgetting = Forgetting(profile.retention, dwell, clock, options.producer_retention)
         self._book = PlanBook(
             RECEIVER,
             world.profile.message_ids,
@@ -230,7 +232,7 @@ class Query(Part):
             if plan is not None and not plan.empty:
                 self._nothing.clear()
                 return self._after(value, plan, plan.ends)[0]
-            if plan is not None and leaving and self._retention:
+            if plan is not None and leaving and self._forgets:
                 offset, due = self._after(value, plan, {})
                 if due:
                     return offset
@@ -238,7 +240,7 @@ class Query(Part):
 
     def _after(self, value: dict[str, Any], plan: Plan, ends: References) -> tuple[dict[str, Any], bool]:
         """The next offset, and whether it is to be planned though there is nothing to read."""
-        if not self._retention:
+        if not self._forgets:
             return self._book.after(value, ends), False
         decision = self._forgetting.decide(self._book.references(value), plan, ends, self.workers)
         if decision.settles and ends:

@@ -110,4 +110,5 @@ class Surroundings:
             kafka_port=KAFKA_PORT if profile.doors else None,
             kafka_nodes=2,
             kafka_partitions=PARTITIONS,
+            kafka_producer_retention=profile.producer_retention,
         )

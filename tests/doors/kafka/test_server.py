@@ -697,3 +697,56 @@ def test_waiting_requests_are_counted_by_client_over_its_connections() -> None:
     assert world.server.requests == {"kafka/shop/0": 2, "kafka/billing/0": 1}
     world.commit()
     assert world.server.requests == {}
+
+
+class TestProducersThatAreForgotten:
+    """The server's part: it opens no stream that may be forgotten, and knows no producer for ever."""
+
+    def test_a_session_begins_anew_after_a_while_and_goes_on_behind_what_is_committed(self) -> None:
+        world = _connected(session_seconds=5.0)
+        first, second = (batch(producer=7, epoch=0, sequence=sequence) for sequence in (0, 1))
+        world.receive(produce(1, ("orders", 0, first)))
+        old = world.clients["kafka/billing/0"]
+        world.tick(6.0)
+        # Clients need not be quiet for it: what comes now waits until all before it is committed.
+        world.receive(produce(2, ("orders", 0, second)))
+        assert (len(world.sent), world.reading[1]) == (1, False)
+        world.commit()
+        world.tick(0.1)
+        assert old.ended
+        assert world.clients["kafka/billing/0"] is not old
+        assert (len(world.sent), world.reading[1]) == (2, True)
+        world.commit()
+        assert _codes(world) == {1: [Code.NONE], 2: [Code.NONE]}
+        assert world.refused == []
+
+    def test_a_batch_waits_while_it_is_not_known_whether_its_producer_is_forgotten(self) -> None:
+        world = _connected()
+        leaving = world.client("kafka/billing/0").leaving
+        leaving.add("orders/1/7")
+        records = [(partition, batch(producer=7, epoch=0, sequence=0)) for partition in (0, 1)]
+        world.receive(produce(1, *(("orders", partition, one) for partition, one in records)))
+        world.receive(produce(2, ("orders", 2, batch())))
+        world.tick(1.0)
+        assert world.sent == []
+        leaving.clear()
+        world.tick(1.0)
+        world.commit()
+        assert _codes(world) == {1: [Code.NONE] * 2, 2: [Code.NONE]}
+        assert [stream for _, stream, _, _ in world.sent] == ["orders/0/7", "orders/1/7", "orders/2/-"]
+        assert world.counts["door-requests"] == 2
+
+    def test_a_producer_that_was_forgotten_goes_on_with_its_own_sequence(self) -> None:
+        world = _connected()
+        world.receive(produce(1, ("orders", 0, batch(producer=7, epoch=0, sequence=41))))
+        world.commit()
+        assert _codes(world) == {1: [Code.NONE]}
+        assert world.sent[-1][2] == 42
+
+    def test_nor_is_one_that_went_on_behind_what_was_given_up_told_of_a_gap(self) -> None:
+        world = _connected()
+        world.ranges_given_up[StreamKey("kafka/billing/0", stream_id("orders/0/7"))] = (0, 5)
+        world.receive(produce(1, ("orders", 0, batch(producer=7, epoch=0, sequence=5))))
+        world.receive(produce(2, ("orders", 0, batch(producer=7, epoch=1, sequence=8))))
+        world.commit()
+        assert _codes(world) == {1: [Code.UNKNOWN_PRODUCER_ID], 2: [Code.NONE]}

@@ -20,14 +20,18 @@ from wallaroo_spark.references import StreamKey
 class FakeClient:
     """The session of an instance in a worker that keeps everything."""
 
-    def __init__(self, instance: str, committed: dict[str, int], sent: list[tuple[str, str, int, bytes]]) -> None:
+    def __init__(
+        self, instance: str, began_at: float, committed: dict[str, int], sent: list[tuple[str, str, int, bytes]]
+    ) -> None:
         self.instance = instance
         self.ended = ""
         self.slot: int | None = None
         self.opening = Ticket()
         self.held = 0
         self.number = 0
+        self.began_at = began_at
         self.streams: dict[str, DoorStream] = {}
+        self.leaving: set[str] = set()
         self._committed = committed
         self._sent = sent
 
@@ -37,6 +41,13 @@ class FakeClient:
         if name not in self.streams:
             self.streams[name] = _Stream(self, name, self._committed.get(name), self._sent)
         return self.streams[name]
+
+    def leaves(self, name: str) -> bool:
+        return name in self.leaving
+
+    @property
+    def waits(self) -> bool:
+        return any(stream.waits for stream in self.streams.values())
 
     def hold(self, change: int) -> None:
         self.held += change
@@ -75,6 +86,7 @@ class World:
         nodes: int = 1,
         received: tuple[str, ...] = (),
         tokens: str = "",
+        session_seconds: float = float("inf"),
     ) -> None:
         self.sent: list[tuple[str, str, int, bytes]] = []
         """What was accepted: instance, stream, reference, batch."""
@@ -92,7 +104,9 @@ class World:
         self.opens = opens
         self._ids = itertools.count(1000)
         layout = Layout(slots, nodes, 9092, 8)
-        settings = ServerSettings(slot, layout, 1 << 20, "wallaroo-orders", Senders(secret, tokens), received)
+        settings = ServerSettings(
+            slot, layout, 1 << 20, "wallaroo-orders", Senders(secret, tokens), received, session_seconds
+        )
         self.server = KafkaServer(
             settings, self, self, lambda: next(self._ids), lambda: self.room, self.count, self.refuse
         )
@@ -103,7 +117,7 @@ class World:
     def client(self, instance: str) -> Any:
         found = self.clients.get(instance)
         if found is None or found.ended:
-            found = self.clients[instance] = FakeClient(instance, self.committed, self.sent)
+            found = self.clients[instance] = FakeClient(instance, self.now, self.committed, self.sent)
             if self.opens:
                 found.opening.keep()
         return found

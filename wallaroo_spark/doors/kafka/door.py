@@ -9,6 +9,7 @@ import asyncio
 import functools
 import itertools
 import logging
+import math
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -28,6 +29,8 @@ Hosts = Callable[[], Awaitable[Mapping[int, str]]]
 """Returns the addresses, host:port, at which connectors reach the slots that are served now."""
 LOOK_SECONDS = 1.0
 """Seconds between two looks at which slots are served where. A choice: a client asks again after 0.1 s."""
+SESSION_PART = 8
+"""A client's session lasts for one of so many parts of ``kafka.producerRetention``. A choice: each end is a pause."""
 UNSENT_LIMIT = 10 << 20
 """Limit in bytes of the answers that wait for a client that does not read; above it the client is cut off.
 
@@ -39,6 +42,11 @@ def layout_of(options: Options) -> Layout:
     """The nodes and partitions that a receiver's options say."""
     assert options.kafka_port is not None
     return Layout(options.workers, options.kafka_nodes, options.kafka_port, options.kafka_partitions)
+
+
+def session_seconds(options: Options) -> float:
+    """How long a client's session lasts, so that it does not hold streams of producers that are to be forgotten."""
+    return options.producer_retention / SESSION_PART or math.inf
 
 
 async def open_door(ground: Ground, options: Options, stopped: asyncio.Event, hosts: Hosts) -> KafkaDoor | None:
@@ -79,6 +87,7 @@ class KafkaDoor:
             f"wallaroo-{options.receiver}",
             ground.senders,
             options.door_received,
+            session_seconds(options),
         )
         host = ground.host
         make_id = functools.partial(secrets.randbits, 63)

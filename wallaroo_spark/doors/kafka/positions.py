@@ -40,7 +40,7 @@ def place(head: BatchHead, position: int | None) -> Placed:
     """
     if position is None:
         return _placed(head, head.sequence, repeated=False)
-    epoch, count = position >> _EPOCH_SHIFT, position & _COUNT
+    epoch, count = epoch_of(position), position & _COUNT
     if head.epoch == epoch - 1 and not count:
         # Its records were given up while their client was away. It was never told that they are safe.
         raise BatchRefused(
@@ -72,7 +72,12 @@ def fence(reference: int) -> int:
 
     A fence that was given up itself stays the same, for its producer has to go on with the next epoch and no later one.
     """
-    return ((reference >> _EPOCH_SHIFT) + 1) << _EPOCH_SHIFT if reference & _COUNT else reference
+    return (epoch_of(reference) + 1) << _EPOCH_SHIFT if reference & _COUNT else reference
+
+
+def epoch_of(reference: int) -> int:
+    """The epoch in a reference."""
+    return reference >> _EPOCH_SHIFT
 
 
 def number(count: int, first: int) -> Placed:

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from wallaroo_spark.doors.client import DoorClient, DoorStream, Messages
 from wallaroo_spark.doors.kafka.apis import REFUSALS, SERVED, Api, Code
 from wallaroo_spark.doors.kafka.nodes import Layout
-from wallaroo_spark.doors.kafka.positions import fence, number, place
+from wallaroo_spark.doors.kafka.positions import epoch_of, fence, number, place
 from wallaroo_spark.doors.kafka.record_batch import BatchHead, BatchRefused, check
 from wallaroo_spark.doors.kafka.wire import Malformed, WireReader, read, write
 from wallaroo_spark.doors.senders import Senders
@@ -112,6 +112,8 @@ class ServerSettings:
     """Who may send; the secret is the password, and the name of who has one is the user."""
     received: tuple[str, ...] = ()
     """The topics whose records are answered when they are received, as patterns."""
+    session_seconds: float = float("inf")
+    """How long a client's session lasts. A new one knows the producers alone that the commit log remembers."""
 
 
 @dataclass(eq=False, slots=True)
@@ -491,6 +493,17 @@ class KafkaServer:
             return
         # A session that ended while it opened ends the connection.
         client = one.opening or self._ground.client(instance_of(one.client, self.settings.slot))
+        if client.opening.kept and self._now - client.began_at >= self.settings.session_seconds:
+            if client.waits:
+                # What is under way is committed first.
+                one.waits = True
+                return
+            client.end("it begins anew, without producers that have gone")
+            for other in self._connections.values():
+                if other.user is client:
+                    # Nothing of it was under way, so its client need not connect again to keep the order.
+                    other.user, other.held, other.unsure = None, 0, False
+            client = self._ground.client(client.instance)
         if client.opening.kept is None:
             one.waits = True
             if one.opening is None:
@@ -508,18 +521,26 @@ class KafkaServer:
                     self._drop(one, one.user.ended)
                     return
             one.user, one.held = client, 0
+        parts = [
+            (topic["name"], partition["index"], self._checked(version, request, topic["name"], partition))
+            for topic in request["topics"]
+            for partition in topic["partitions"]
+        ]
+        if any(isinstance(part, _Sound) and client.leaves(part.stream) for _, _, part in parts):
+            # It is not known yet whether the producer is remembered there.
+            one.waits = True
+            return
+        produced = _Produced(self, one, version, request, framed)
+        for name, index, part in parts:
+            outcome = self._take(client, part) if isinstance(part, _Sound) else part
+            if outcome is None:
+                self._drop(one, client.ended)
+                return
+            self._see_outcome(one, outcome)
+            produced.add(name, index, outcome)
         self._count("door-requests", 1)
         if one.sender:
             self._count(f"door-requests:{one.sender}", 1)
-        produced = _Produced(self, one, version, request, framed)
-        for topic in request["topics"]:
-            for partition in topic["partitions"]:
-                outcome = self._take(client, version, request, topic, partition)
-                if outcome is None:
-                    self._drop(one, client.ended)
-                    return
-                self._see_outcome(one, outcome)
-                produced.add(topic["name"], partition["index"], outcome)
         one.pending.append(produced.answer)
         produced.begin(self._now, self._now + _patience(request["timeout"]))
 
@@ -540,16 +561,11 @@ class KafkaServer:
         if self._connections.get(one.number) is one and not one.closing:
             self._go_on(one)
 
-    def _take(
-        self,
-        client: DoorClient,
-        version: int,
-        request: dict[str, Any],
-        topic: dict[str, Any],
-        partition: dict[str, Any],
-    ) -> _Outcome | None:
-        """Accept one partition's batch, or refuse it; None when the session has ended."""
-        name, index, batch = topic["name"], partition["index"], partition["records"]
+    def _checked(
+        self, version: int, request: dict[str, Any], name: str, partition: dict[str, Any]
+    ) -> _Sound | _Outcome:
+        """One partition's batch when it is sound; otherwise what is answered."""
+        index, batch = partition["index"], partition["records"]
         try:
             if request["acks"] not in (-1, 0, 1):
                 raise BatchRefused(Code.INVALID_REQUIRED_ACKS, f"acks is {request['acks']}; it is all, 1 or 0")
@@ -563,19 +579,26 @@ class KafkaServer:
             if slot != self.settings.slot:
                 raise BatchRefused(Code.NOT_LEADER_OR_FOLLOWER, f"partition {index} belongs to slot {slot}")
             head = check(batch, version, self.settings.max_batch)
-            received = answered_when_received(name, self.settings.received)
-            # What nobody waits for is not sent again, so the producer's numbers would have gaps behind a death.
-            producer = UNNUMBERED if received or head.producer < 0 else head.producer
-            stream = client.stream(stream_name(name, index, producer))
-            if stream is None:
-                return None
-            outcome = self._accept(client, stream, head, batch, numbered=producer != UNNUMBERED)
-            if received:
-                outcome.ticket = Ticket(outcome.first)
-                outcome.ticket.keep()
-            return outcome
         except BatchRefused as error:
             return _Outcome(error.code, error.reason)
+        received = answered_when_received(name, self.settings.received)
+        # What nobody waits for is not sent again, so the producer's numbers would have gaps behind a death.
+        producer = UNNUMBERED if received or head.producer < 0 else head.producer
+        return _Sound(stream_name(name, index, producer), head, batch, producer != UNNUMBERED, received)
+
+    def _take(self, client: DoorClient, part: _Sound) -> _Outcome | None:
+        """Accept a batch, or refuse it; None when the session has ended."""
+        stream = client.stream(part.stream)
+        if stream is None:
+            return None
+        try:
+            outcome = self._accept(client, stream, part.head, part.batch, numbered=part.numbered)
+        except BatchRefused as error:
+            return _Outcome(error.code, error.reason)
+        if part.received:
+            outcome.ticket = Ticket(outcome.first)
+            outcome.ticket.keep()
+        return outcome
 
     def _accept(
         self, client: DoorClient, stream: DoorStream, head: BatchHead, batch: bytes, *, numbered: bool
@@ -583,7 +606,8 @@ class KafkaServer:
         line = self._lines.get(stream)
         position = (line.position if line is not None else stream.last) or None
         _, until = self._ground.given_up(StreamKey(client.instance, stream.id))
-        if until and (position or 0) <= until:
+        # A producer that goes on in the next epoch knows of it, and may have been forgotten since.
+        if until and (position or 0) <= until and (position is not None or head.epoch < epoch_of(fence(until))):
             position = fence(until)
         placed = place(head, position) if numbered else number(head.count, stream.next_reference(self._time))
         if placed.repeated:
@@ -667,6 +691,20 @@ class _BatchQueue:
     def _end(self) -> None:
         self._stream.planned = lambda reference: None
         self._ended(self._stream, None)
+
+
+@dataclass(slots=True)
+class _Sound:
+    """One partition's batch that was checked."""
+
+    stream: str
+    """The name of the stream of its producer in its partition."""
+    head: BatchHead
+    batch: bytes
+    numbered: bool
+    """Whether its producer numbers its batches."""
+    received: bool
+    """Whether it is answered when it is received."""
 
 
 @dataclass(slots=True)

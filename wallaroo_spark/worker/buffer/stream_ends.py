@@ -1,6 +1,6 @@
 """The ends of streams that the driver has not recorded yet, and the streams that it is about to forget. Pure.
 
-Only where the receiver has a ``streamRetention``. Source: ``docs/decisions/streams-are-forgotten.md``.
+Only where the receiver forgets streams. Source: ``docs/decisions/streams-are-forgotten.md``.
 """
 
 from __future__ import annotations
@@ -13,10 +13,14 @@ from wallaroo_spark.references import Reference, StreamKey
 
 
 class EndedStreams:
-    """Collects ends until a notice confirms them; keeps connectors from a stream while it is leaving."""
+    """Collects ends until a notice confirms them; keeps connectors from a stream while it is leaving.
 
-    def __init__(self, retention: float) -> None:
+    Without a ``retention`` no ends are collected; with ``forgets`` there may be leaving streams all the same.
+    """
+
+    def __init__(self, retention: float, *, forgets: bool = False) -> None:
         self._records = retention > 0
+        self._forgets = self._records or forgets
         self._unrecorded: dict[StreamKey, Reference] = {}
         self._token = ""
         self.leaving: frozenset[StreamKey] = frozenset()
@@ -47,7 +51,7 @@ class EndedStreams:
 
         A receiver without a retention forgets nothing, although its checkpoint may name leaving streams from before.
         """
-        if not self._records:
+        if not self._forgets:
             return
         self._token, self.leaving = leaving
         self._scopes = {}

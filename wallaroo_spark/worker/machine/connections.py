@@ -74,7 +74,7 @@ class Connections:
         self.slot = origin.slot
         self.buffer = Buffer(options.memory_budget, origin, options.message_ids)
         self.flow = FlowControl(options)
-        self.ends = EndedStreams(options.stream_retention)
+        self.ends = EndedStreams(options.stream_retention, forgets=options.forgets)
         self.following = Following()
         self.by_number: dict[int, Connection] = {}
         """All connections."""

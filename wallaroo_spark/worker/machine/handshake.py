@@ -134,7 +134,8 @@ class Handshake:
         connections.awaiting.pop(connection.number, None)
         connections.expire(connection, None)
         by_instance = connection.revision.stream_scope == "instance"
-        if by_instance and (leaving := connections.ends.ask_all(connection.instance)):
+        # A client of a door is not kept out, because its references grow also behind one that is forgotten.
+        if by_instance and not connection.door and (leaving := connections.ends.ask_all(connection.instance)):
             why = f"whether {leaving} ended streams of instance {connection.instance!r} are forgotten is being decided"
             connections.refuse(connection, faults.later(why))
             return
