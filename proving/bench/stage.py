@@ -181,12 +181,20 @@ class Installation:
 
     _count = 0
 
-    def __init__(self, context: Context, sink: Callable[[Any], Any], **options: Any) -> None:
+    def __init__(
+        self,
+        context: Context,
+        sink: Callable[[Any], Any],
+        rows: Callable[[Any], Any] = lambda stream: stream,
+        **options: Any,
+    ) -> None:
+        """``rows`` makes the rows of the query of those of the receiver; ``sink`` gets their writer."""
         Installation._count += 1
         self.name = f"bench-{Installation._count}"
         self.directory = context.directory / self.name
         self.context = context
         self._sink = sink
+        self._rows = rows
         self._options = {"workers": 1, "cookie": COOKIE, **options}
         self._loads = 0
         self._base = 0
@@ -201,7 +209,7 @@ class Installation:
             redis = started.enter_context(EmbeddedRedis())
             self.receiver = Receiver(self.context.spark, self.name, registry=redis.url, **self._options)
             started.enter_context(self.receiver)
-            writer = self._sink(self.receiver.stream().writeStream)
+            writer = self._sink(self._rows(self.receiver.stream()).writeStream)
             self.query = self.receiver.start_query(writer, checkpoint=str(self.checkpoint))
             self._prime()
             self._last = started.pop_all()

@@ -125,12 +125,15 @@ def test_clients_of_doors_are_told_one_by_one_also_without_kafka() -> None:
             "posts": {"one message": {**run, "posts_per_second": 2e5}},
             "producers": {"confluent-kafka": run},
             "chains": {"error": "it cannot be fetched"},
+            "spans": {"clients": 64, "spans": 512, "spans_per_second": 40_000.0},
         }
     }
 
     told, goals = text(results), goals_of(results)
     assert "| Kafka, confluent-kafka" in told
     assert "a second a core: 2 M in batches of 16 KB, 4 M in batches of 1 MB" in told
+    assert "64 clients with requests of 512, into rows of `otel.spans`: 40 k/s." in told
+    assert goals["door_spans"] == 40_000
     assert (goals["door_decode"], goals["door_memory"], goals["door_of_kafka"]) == (2e6, 4.0, None)
 
 

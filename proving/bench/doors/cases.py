@@ -38,7 +38,9 @@ from proving.bench.stage import ROOT, Context, Installation, noop
 from proving.bench.usage import cpu_by_role, grown, memory
 from proving.ports import lasting_port
 from proving.processes import end
-from proving.producers import command
+from proving.producers import command, telemetry
+from proving.producers.telemetry.python_exporter import collector
+from wallaroo_spark import otel
 from wallaroo_spark.columnar.schema import ROW_SCHEMA
 from wallaroo_spark.doors.kafka.rows import expand
 
@@ -56,6 +58,8 @@ POSTS = {
     "NDJSON of 1 MB": {"clients": 16, "lines": 10_000, "size": SIZE},
     "one message": {"clients": 100, "lines": 1, "size": SIZE},
 }
+SPANS = {"clients": 64, "spans": 512}
+"""Clients of a Collector, and the spans of a request; the SDKs send as many by default."""
 MANY = 1_000_000_000
 """More records than a producer sends before it is ended."""
 SETTLE_SECONDS = 2.0
@@ -86,10 +90,11 @@ def measure(context: Context) -> dict[str, Any]:
             found["producers"][name] = run = _run(installation, line)
             context.say(f"  {name}: {run['rows_per_second']:,.0f} records/s, {run['megabytes_per_second']:.1f} MB/s")
     found["chains"] = _chains(context)
+    found["spans"] = _spans(context)
     return found
 
 
-def _ports() -> dict[str, int]:
+def _ports() -> dict[str, Any]:
     first = lasting_port(range(NODES + 1))
     return {"kafka_port": first, "kafka_nodes": NODES, "http_port": first + NODES}
 
@@ -156,6 +161,30 @@ def _batches(query: Any, before: int) -> list[tuple[float, int]]:
         for one in query.recentProgress
         if one["numInputRows"] and one["batchId"] > before
     ]
+
+
+def _spans(context: Context) -> dict[str, Any]:
+    """Spans through a Collector that passes the answers on, into rows of spans."""
+    context.progress("doors: spans through a Collector")
+    port = lasting_port(range(1))
+    try:
+        program_ = telemetry.collector()
+    except (RuntimeError, OSError, subprocess.SubprocessError) as error:
+        context.say(f"  the Collector is left out: {error}")
+        return {"error": str(error)}
+    with (
+        Installation(context, noop, rows=otel.spans, memoryBudget=BUDGET, cookie="", otlp_port=port) as installation,
+        collector(program_, f"127.0.0.1:{port}", {}) as place,
+    ):
+        command = program("proving.bench.doors.span_clients", place=place, **SPANS, seconds=_seconds(context))
+        run = _run(installation, command)
+    found = {
+        **SPANS,
+        "spans_per_second": SPANS["spans"] * run["rows_per_second"],
+        "batch_seconds": run["batch_seconds"],
+    }
+    context.say(f"  spans through a Collector: {found['spans_per_second']:,.0f}/s")
+    return found
 
 
 def _chains(context: Context) -> dict[str, Any]:
@@ -235,7 +264,7 @@ def _memory(context: Context) -> dict[str, float]:
     return found
 
 
-def _resident(ports: dict[str, int]) -> float:
+def _resident(ports: dict[str, Any]) -> float:
     line = program("proving.bench.lone_worker", options=ports)
     process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
     try:

@@ -89,6 +89,7 @@ GOALS = (
     Goal("door_decode", "Kafka records decoded in a reading task, 100 B", "/s a core", 1e6, 3e6, True, "doors"),
     Goal("door_ndjson", "HTTP: NDJSON posts of 1 MB", "MB/s", 60, 150, True, "doors"),
     Goal("door_posts", "HTTP: posts of one message, 100 clients", "/s", 3e3, 1e4, True, "doors"),
+    Goal("door_spans", "OTLP: spans through a Collector into rows of spans", "/s", 3e4, 1e5, True, "doors"),
     Goal("door_memory", "worker's memory with all doors, above none", "MiB", 20, 10, False, "doors"),
 )
 """Every goal, in the order of the table."""
@@ -181,6 +182,7 @@ def goals_of(results: Results) -> dict[str, float | None]:
         "door_decode": lambda: min(one["median"] for one in results["doors"]["decode"]),
         "door_ndjson": lambda: results["doors"]["posts"]["NDJSON of 1 MB"]["megabytes_per_second"],
         "door_posts": lambda: results["doors"]["posts"]["one message"]["posts_per_second"],
+        "door_spans": lambda: results["doors"]["spans"]["spans_per_second"],
         "door_memory": lambda: results["doors"]["memory"]["all"] - results["doors"]["memory"]["none"],
     }
     return {key: _found(work) for key, work in looked.items()}

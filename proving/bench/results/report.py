@@ -374,6 +374,12 @@ def _doors(found: Any) -> Iterator[str]:
             f" The same producer at {amount(chains['rate'])} records/s: {amount(ours)} CPU seconds a million, and "
             f"{amount(theirs)} into a broker and Spark's Kafka source."
         )
+    spans = found.get("spans", {})
+    if "spans_per_second" in spans:
+        text += (
+            f" Spans through a Collector, {spans['clients']} clients with requests of {spans['spans']}, into rows of "
+            f"`otel.spans`: {amount(spans['spans_per_second'])}/s."
+        )
     yield text
 
 

@@ -28,7 +28,12 @@ def java_program() -> list[str]:
     return [java(), "-cp", os.pathsep.join([str(folder), f"{jars}/*"]), "JavaExporter"]
 
 
+def collector() -> str:
+    """The program of a Collector."""
+    folder = built_from(HERE / "collector", FOLDER, ["go", "run", BUILDER, "--config", "builder.yaml"])
+    return str(folder / "built" / "collector")
+
+
 def collector_program() -> list[str]:
     """The beginning of the command line of the program that sends through a Collector, with the same contract."""
-    folder = built_from(HERE / "collector", FOLDER, ["go", "run", BUILDER, "--config", "builder.yaml"])
-    return [*python_program(), "--collector", str(folder / "built" / "collector")]
+    return [*python_program(), "--collector", collector()]
