@@ -1,4 +1,4 @@
-"""OpenTelemetry's own programs, as their builders make them: the exporters of its SDKs, and a Collector."""
+"""OpenTelemetry's own programs, as their builders make them: exporters of its SDKs, a Collector, and telemetrygen."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from proving.servers.maven import fetched, java
 
 HERE = Path(__file__).parent
 BUILDER = "go.opentelemetry.io/collector/cmd/builder@v0.165.0"
+GENERATOR = "github.com/open-telemetry/opentelemetry-collector-contrib/cmd/telemetrygen"
 JAVA_SDK = tuple(
     ("io.opentelemetry", name, "1.68.0", True) for name in ("opentelemetry-exporter-otlp", "opentelemetry-sdk")
 )
@@ -32,6 +33,12 @@ def collector() -> str:
     """The program of a Collector."""
     folder = built_from(HERE / "collector", FOLDER, ["go", "run", BUILDER, "--config", "builder.yaml"])
     return str(folder / "built" / "collector")
+
+
+def generator() -> str:
+    """The program ``telemetrygen`` of the Collector's contributions, which has a command line of its own."""
+    steps = (["go", "mod", "tidy"], ["go", "build", "-o", "telemetrygen", GENERATOR])
+    return str(built_from(HERE / "generator", FOLDER, *steps) / "telemetrygen")
 
 
 def collector_program() -> list[str]:
