@@ -82,10 +82,10 @@ class Reader:
         """Run the next block to its end; in an event loop of its own where it awaits something."""
         block = self._blocks.pop(0)
         text = block.text
-        for place, here in self.places.items():
-            if place in text:
-                self._unused.discard(place)
-                text = text.replace(place, here)
+        self._unused -= {place for place in self.places if place in text}
+        # All at once: a port that stands here for a place may have the digits of another place.
+        for_here = re.compile("|".join(re.escape(place) for place in self.places) or "(?!)")
+        text = for_here.sub(lambda found: self.places[found[0]], text)
         # Line numbers of errors are those of the page.
         text = "\n" * (block.line - 1) + text
         code = compile(text, block.page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
