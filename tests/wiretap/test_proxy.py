@@ -147,3 +147,15 @@ def test_an_address_that_is_taken_is_refused() -> None:
         Proxy(("127.0.0.1", 1), ("127.0.0.1", taken.getsockname()[1])),
     ):
         pass
+
+
+def test_the_port_is_kept_while_connections_are_refused(worker: FakeWorker) -> None:
+    with Proxy(parse_address(worker.address)) as proxy:
+        proxy.refuse()
+        address = parse_address(proxy.address)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address, timeout=SECONDS)
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(address)
+        proxy.accept()
+        socket.create_connection(address, timeout=SECONDS).close()

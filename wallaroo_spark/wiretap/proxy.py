@@ -101,6 +101,8 @@ class Proxy:
         self._faults = faults
         self._watcher = watcher or Watcher()
         self._server: asyncio.Server | None = None
+        self._held: list[socket.socket] = []
+        """While connections are refused: keep the port from others, who would get it as any free one."""
         self._links: set[_Link] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._ends = 0
@@ -177,14 +179,28 @@ class Proxy:
             self._serve, self._host or None, self.port, limit=CHUNK, ssl=self._tls
         )
         self.port = self._server.sockets[0].getsockname()[1]
+        self._release()
+
+    def _release(self) -> None:
+        for one in self._held:
+            one.close()
+        self._held.clear()
 
     async def _refuse(self) -> None:
         assert self._server is not None
+        places = [(one.family, one.getsockname()) for one in self._server.sockets]
         self._server.close()
+        for family, place in places:
+            held = socket.socket(family, socket.SOCK_STREAM)
+            self._held.append(held)
+            # One that does not listen either lets the next listener have the port.
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            held.bind(place)
         await self._end(reset=True)
 
     async def _close(self) -> None:
         await self._refuse()
+        self._release()
         await end_tasks(*self._tasks)
 
     async def _end(self, *, reset: bool) -> None:
