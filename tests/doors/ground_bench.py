@@ -36,14 +36,14 @@ class _Peer:
 class GroundBench:
     """A worker's state with the ground of its doors. What the ground asks of the worker is done by :meth:`settle`."""
 
-    def __init__(self, slot: int = 0, ready: bool = True, **options: Any) -> None:
+    def __init__(self, slot: int = 0, ready: bool = True, now: float = 0.0, **options: Any) -> None:
         self.bench = Bench(slot=slot, ready=ready, **options)
         self.counted: dict[str, int] = {}
         self.logged: list[str] = []
         self.noted: list[tuple[str, str, str]] = []
         self._due: deque[e.Event] = deque()
         self._numbers = 0
-        self.ground = Ground(self, Options(cookie=COOKIE, **options), COOKIE, slot, self.logged.append)
+        self.ground = Ground(self, Options(cookie=COOKIE, **options), COOKIE, slot, self.logged.append, now)
 
     # The host.
 

@@ -473,3 +473,11 @@ def test_a_session_without_requests_does_not_forget_what_an_earlier_one_had_acce
     bench.client().end("it was idle")
     bench.settle()
     assert bench.ground._accepted == {}
+
+
+def test_a_session_before_the_first_tick_is_as_young_as_the_others() -> None:
+    bench = GroundBench(now=50_000.0)
+    client = bench.client()
+    assert client.began_at == 50_000.0
+    bench.tick(50_001.0)
+    assert not client.ended

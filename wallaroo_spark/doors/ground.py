@@ -29,9 +29,11 @@ MOST_REMEMBERED = 20_000
 
 
 class Ground:
-    """The sessions of all doors' clients of one worker."""
+    """The sessions of all doors' clients of one worker; it begins at ``now``, in monotonic seconds."""
 
-    def __init__(self, host: Host, options: Options, cookie: str, slot: int, log: Callable[[str], None]) -> None:
+    def __init__(
+        self, host: Host, options: Options, cookie: str, slot: int, log: Callable[[str], None], now: float
+    ) -> None:
         self.slot = slot
         self.host = host
         self.senders = Senders(cookie, options.door_tokens)
@@ -48,7 +50,7 @@ class Ground:
         self._greeting = Greeting(options.version, cookie.encode(), options.max_frame_bytes)
         self._unanswered = UnansweredRanges(options.door_replay_timeout, options.replay_timeout)
         self._giving_up: set[PlannedRange] = set()
-        self._now = 0.0
+        self._now = now
 
     def own_instance(self, door: str) -> str:
         """The instance of a door's clients without a name. Each worker has its own, so none is sent to another."""
@@ -109,9 +111,9 @@ class Ground:
             if stream is not None and isinstance(planned.end, int):
                 stream.planned(planned.end)
 
-    def longest_wait(self, prefix: str) -> float:
-        """Seconds for which a read has been waiting for what clients of a door have to send again; 0: none waits."""
-        return self._unanswered.longest_wait(prefix, self._now)
+    def resend_waits(self, prefix: str) -> dict[str, float]:
+        """By instance of a door: the seconds for which a read has waited for what its client has to send again."""
+        return self._unanswered.waits(prefix, self._now)
 
     def tick(self, now: float) -> None:
         """Time has passed; ``now`` is in monotonic seconds."""

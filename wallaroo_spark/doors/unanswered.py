@@ -41,10 +41,14 @@ class UnansweredRanges:
     def __bool__(self) -> bool:
         return bool(self._since)
 
-    def longest_wait(self, prefix: str, now: float) -> float:
-        """Seconds for which a range of an instance with this prefix has been waited for; 0 when there is none."""
-        begun = (since for planned, since in self._since.items() if planned.key.scope.startswith(prefix))
-        return max((now - since for since in begun if since is not None), default=0.0)
+    def waits(self, prefix: str, now: float) -> dict[str, float]:
+        """By instance with this prefix: the seconds for which one of its ranges has been waited for."""
+        found: dict[str, float] = {}
+        for planned, since in self._since.items():
+            scope = planned.key.scope
+            if since is not None and scope.startswith(prefix):
+                found[scope] = max(found.get(scope, 0.0), now - since)
+        return found
 
     def due(self, now: float, own: str) -> Iterator[PlannedRange]:
         """The ranges to give up now; those of instances that end with ``own`` need no wait.

@@ -102,7 +102,7 @@ class WorkerDoors:
         self._open: dict[str, Door] = {}
         self._connecting: set[int] = set()
         self._ticks: list[Callable[[float], None]] = []
-        self.ground = Ground(self, options, cookie, self._slot, self._warn)
+        self.ground = Ground(self, options, cookie, self._slot, self._warn, time.monotonic())
 
     async def open(self, stopped: asyncio.Event) -> None:
         """Open the doors whose port is given, unless ``stopped`` is set meanwhile."""

@@ -93,7 +93,7 @@ class Doors:
         self._state = state
         options = worker.options
         self.ground = Ground(
-            self, options, self.world.cookie, worker.slot, lambda text: self.sim.log(worker.name, text)
+            self, options, self.world.cookie, worker.slot, lambda text: self.sim.log(worker.name, text), self.sim.now
         )
         self.ground.fences[PREFIX] = fence
         settings = ServerSettings(

@@ -342,6 +342,38 @@ def test_requests_under_way_make_room_for_those_that_a_batch_waits_for() -> None
     assert _codes(world) == {3: [Code.NONE]}
 
 
+def test_what_is_repeated_takes_no_place_of_what_a_batch_waits_for() -> None:
+    world = _connected()
+    records = batch(producer=7, epoch=0, sequence=0)
+    for partition in range(2):
+        world.receive(produce(partition, ("orders", partition, records)))
+    world.lacks = 1.0
+    world.tick(1)
+    assert _codes(world) == {0: [Code.REQUEST_TIMED_OUT], 1: [Code.REQUEST_TIMED_OUT]}
+    world.receive(produce(2, ("orders", 0, records)))
+    assert _codes(world) == {}
+    world.receive(produce(3, ("orders", 2, records)))
+    assert _codes(world) == {2: [Code.REQUEST_TIMED_OUT]}
+    # The answers of a connection have the order of its requests.
+    world.receive(produce(4, ("orders", 1, records)))
+    assert _codes(world) == {}
+    world.commit()
+    assert _codes(world) == {3: [Code.NONE], 4: [Code.REQUEST_TIMED_OUT]}
+
+
+def test_requests_of_other_clients_need_not_make_room() -> None:
+    world = _connected()
+    world.connect(2)
+    records = batch(producer=7, epoch=0, sequence=0)
+    world.receive(produce(1, ("orders", 0, records), client="billing"))
+    world.receive(produce(2, ("orders", 1, records), client="shipping"), 2)
+    world.lacks, world.lacking = 1.0, "kafka/shipping/0"
+    world.tick(1)
+    assert _codes(world) == {}
+    found = [(correlation, [code for *_, code in codes(data, 9)]) for correlation, data in world.answers(2)]
+    assert found == [(2, [Code.REQUEST_TIMED_OUT])]
+
+
 def test_a_connection_whose_records_are_lost_is_closed_so_that_its_client_sends_again() -> None:
     world = _connected()
     world.receive(produce(1, ("orders", 0, batch(producer=7, epoch=0, sequence=0))))

@@ -98,6 +98,8 @@ class World:
         self.now = 100.0
         self.room = True
         self.lacks = 0.0
+        """Seconds for which a read has been waiting for messages of ``lacking``."""
+        self.lacking = "kafka/billing/0"
         self.ranges_given_up: dict[StreamKey, tuple[int, int]] = {}
         self.counts: Counter[str] = Counter()
         self.refused: list[tuple[str, str, str, str]] = []
@@ -125,8 +127,8 @@ class World:
     def given_up(self, key: StreamKey) -> tuple[int, int]:
         return self.ranges_given_up.get(key, (0, 0))
 
-    def longest_wait(self, prefix: str) -> float:
-        return self.lacks
+    def resend_waits(self, prefix: str) -> dict[str, float]:
+        return {self.lacking: self.lacks} if self.lacks else {}
 
     def count(self, name: str, more: int) -> None:
         self.counts[name] += more

@@ -53,8 +53,8 @@ IDLE_SECONDS = 600.0
 ANSWER_BEFORE = 0.8
 """The part of a request's own time-out after which it is answered that its time is over. A choice."""
 YIELD_SECONDS = 0.5
-"""Seconds for which a batch waits for what clients have to send again, before requests that are under way are answered
-as too late, so that their clients send others. A choice: some clients send one batch a request, and five requests."""
+"""Seconds for which a batch waits for what a client has to send again, before its requests that are under way are
+answered as too late, so that it sends others. A choice: some clients send one batch a request, and five requests."""
 LEAST_PATIENCE, MOST_PATIENCE = 1.0, 300.0
 """The bounds of that time-out, in seconds."""
 _OTHERS = {
@@ -81,8 +81,8 @@ class ProducerSessions(Protocol):
     def given_up(self, key: StreamKey) -> tuple[int, int]:
         """The references of a stream that were given up: above the first, up to the second; 0 and 0: none."""
 
-    def longest_wait(self, prefix: str) -> float:
-        """Seconds for which a read has been waiting for what clients of a door have to send again; 0: none waits."""
+    def resend_waits(self, prefix: str) -> Mapping[str, float]:
+        """By instance of a door: the seconds for which a read has waited for what its client has to send again."""
 
 
 class Link(Protocol):
@@ -128,6 +128,8 @@ class _Answer:
     """When it is answered in any case, in monotonic seconds."""
     expire: Callable[[], None] | None = None
     """Makes the answer for that case."""
+    repeated: bool = False
+    """Whether all that it answers was accepted before."""
 
 
 @dataclass(eq=False, slots=True)
@@ -194,6 +196,8 @@ class KafkaServer:
         self._connections: dict[int, _KafkaConnection] = {}
         self._lines: dict[DoorStream, _BatchQueue] = {}
         self._topics: dict[str, None] = {}
+        self._waited_for: set[str] = set()
+        """The instances for whose messages a batch has been waiting for too long."""
         self._now = 0.0
         self._time = 0
         self._handlers: dict[Api, Callable[[_KafkaConnection, int, dict[str, Any]], dict[str, Any]]] = {
@@ -245,11 +249,14 @@ class KafkaServer:
         """Time has passed: answer what has waited too long, and go on where memory was missing."""
         self._now, self._time = now, time_ns
         # A client has only some requests under way. While a batch waits for others, those under way make room.
-        begun = now - YIELD_SECONDS if self._ground.longest_wait(PREFIX) >= YIELD_SECONDS else float("-inf")
+        self._waited_for = {
+            instance for instance, seconds in self._ground.resend_waits(PREFIX).items() if seconds >= YIELD_SECONDS
+        }
         for one in list(self._connections.values()):
             if one.sender and self.settings.senders.who(one.secret) != one.sender:
                 self._drop(one, f"the token of {one.sender!r} is not valid any more (door.tokens)")
                 continue
+            begun = now - YIELD_SECONDS if self._is_waited_for(one) else float("-inf")
             late = [
                 answer
                 for answer in one.pending
@@ -263,6 +270,10 @@ class KafkaServer:
                     self._drop(one, "it has sent nothing for too long")
             elif one.waits or one.paused:
                 self._go_on(one)
+
+    def _is_waited_for(self, one: _KafkaConnection) -> bool:
+        """Whether a batch waits for what the client of a connection has to send again."""
+        return bool(self._waited_for) and self._instance(one) in self._waited_for
 
     def _go_on(self, one: _KafkaConnection) -> None:
         """Handle the requests that can be handled now, and send the answers that can be sent."""
@@ -543,6 +554,12 @@ class KafkaServer:
             self._count(f"door-requests:{one.sender}", 1)
         one.pending.append(produced.answer)
         produced.begin(self._now, self._now + _patience(request["timeout"]))
+        if len(one.pending) > 1 and self._is_waited_for(one):
+            # What is repeated only takes the place of what is waited for. A client with several requests under way does
+            # not count how often it sends them.
+            for answer in [answer for answer in one.pending if answer.repeated and answer.data is None]:
+                assert answer.expire is not None
+                answer.expire()
 
     def _see_outcome(self, one: _KafkaConnection, outcome: _Outcome) -> None:
         """Count a refused batch, and recognise a client that is led to the wrong worker again and again."""
@@ -611,7 +628,7 @@ class KafkaServer:
             position = fence(until)
         placed = place(head, position) if numbered else number(head.count, stream.next_reference(self._time))
         if placed.repeated:
-            return _Outcome(Code.NONE, "", placed.first, stream.wait(placed.last))
+            return _Outcome(Code.NONE, "", placed.first, stream.wait(placed.last), repeated=True)
         self._count("door-messages", head.count)
         self._count("door-bytes", len(batch))
         if numbered:
@@ -717,6 +734,8 @@ class _Outcome:
     """The message id of its first record."""
     ticket: Ticket | None = None
     """What its answer waits for; None where it was refused."""
+    repeated: bool = False
+    """Whether it was accepted before."""
 
 
 class _Produced:
@@ -755,6 +774,7 @@ class _Produced:
                 self._server._drop(self._one, "a batch was refused, and its client wants no answer")
             return
         self.answer.begun, self.answer.until, self.answer.expire = now, until, self._answer_now
+        self.answer.repeated = all(part.repeated for part in outcomes)
         for ticket in list(self._tickets):
             ticket.when_done(self._done)
         self._done()
