@@ -39,8 +39,6 @@ SOME = (
     Step.ACK_SENT,
 )
 """One at least of worker, source, reading task, sink and driver, before and behind the commit."""
-OF_A_BATCH = (Step.OFFSETS_WRITTEN, Step.SINK_WRITTEN, Step.COMMITS_WRITTEN)
-"""The steps of a batch in its driver, before and behind the commit."""
 SENDERS = {"shop-a": ("draft-le", ["a", "b"]), "shop-b": ("draft-be", ["c", "d"]), "shop-c": ("v3", ["e", "f"])}
 
 
@@ -99,7 +97,6 @@ def known_streams(checkpoint: Path) -> set[int]:
     ("steps", "retention", "by"),
     [
         pytest.param(SOME, 0, {}, id="some"),
-        pytest.param(OF_A_BATCH, 0, {BY_SPARK: "1"}, id="the driver's, of a query that Spark has started"),
         pytest.param(ALL, 0, {}, id="all", marks=pytest.mark.long),
         pytest.param(ALL, 0, {BY_SPARK: "1"}, id="all, of a query that Spark has started", marks=pytest.mark.long),
         pytest.param(ALL, 1, {}, id="all, with a retention", marks=pytest.mark.long),

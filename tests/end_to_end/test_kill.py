@@ -67,7 +67,9 @@ def test_a_worker_killed_in_the_middle_of_a_stream_loses_and_repeats_nothing(
     assert after[neighbour].counts.get("replayed", 0) == 0
 
 
-@pytest.mark.parametrize("fixed", [False, True], ids=["any port", "a fixed port"])
+@pytest.mark.parametrize(
+    "fixed", [pytest.param(False, id="any port"), pytest.param(True, id="a fixed port", marks=pytest.mark.long)]
+)
 def test_a_worker_that_is_stopped_for_good_is_replaced(
     spark: SparkSession, feeders: Feeders, tmp_path: Path, fixed: bool
 ) -> None:

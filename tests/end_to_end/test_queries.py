@@ -50,7 +50,7 @@ def test_a_stream_that_is_united_with_itself_is_acknowledged(
     assert sorted(batches.values(name)) == sorted(payloads(name, 1, 50) * copies)
 
 
-@pytest.mark.parametrize("limit", [None, 7])
+@pytest.mark.parametrize("limit", [pytest.param(None, marks=pytest.mark.long), 7])
 def test_a_stream_that_is_joined_with_itself_is_acknowledged_through_a_restart(
     spark: SparkSession, receiver: Receiver, feeders: Feeders, tmp_path: Path, limit: int | None
 ) -> None:

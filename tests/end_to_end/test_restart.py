@@ -61,7 +61,6 @@ class Gated:
             self._moved.wait_for(lambda: number <= self._open_to, 0.5)
 
 
-@pytest.mark.both
 def test_a_query_goes_on_where_it_stopped_with_the_same_and_with_other_workers(
     spark: SparkSession, own_redis: EmbeddedRedis, feeders: Feeders, tmp_path: Path
 ) -> None:
