@@ -342,23 +342,20 @@ def test_requests_under_way_make_room_for_those_that_a_batch_waits_for() -> None
     assert _codes(world) == {3: [Code.NONE]}
 
 
-def test_what_is_repeated_takes_no_place_of_what_a_batch_waits_for() -> None:
+def test_several_requests_of_an_idempotent_producer_make_room_at_once_and_others_after_a_while() -> None:
     world = _connected()
-    records = batch(producer=7, epoch=0, sequence=0)
-    for partition in range(2):
-        world.receive(produce(partition, ("orders", partition, records)))
     world.lacks = 1.0
-    world.tick(1)
-    assert _codes(world) == {0: [Code.REQUEST_TIMED_OUT], 1: [Code.REQUEST_TIMED_OUT]}
-    world.receive(produce(2, ("orders", 0, records)))
+    world.tick(0.1)
+    records = batch(producer=7, epoch=0, sequence=0)
+    world.receive(produce(1, ("orders", 1, records)))
     assert _codes(world) == {}
-    world.receive(produce(3, ("orders", 2, records)))
-    assert _codes(world) == {2: [Code.REQUEST_TIMED_OUT]}
-    # The answers of a connection have the order of its requests.
-    world.receive(produce(4, ("orders", 1, records)))
+    world.receive(produce(2, ("orders", 2, records)))
+    assert _codes(world) == {1: [Code.REQUEST_TIMED_OUT], 2: [Code.REQUEST_TIMED_OUT]}
+    for partition in (3, 4):
+        world.receive(produce(partition, ("orders", partition, batch())))
     assert _codes(world) == {}
-    world.commit()
-    assert _codes(world) == {3: [Code.NONE], 4: [Code.REQUEST_TIMED_OUT]}
+    world.tick(0.6)
+    assert _codes(world) == {3: [Code.REQUEST_TIMED_OUT], 4: [Code.REQUEST_TIMED_OUT]}
 
 
 def test_requests_of_other_clients_need_not_make_room() -> None:

@@ -128,8 +128,8 @@ class _Answer:
     """When it is answered in any case, in monotonic seconds."""
     expire: Callable[[], None] | None = None
     """Makes the answer for that case."""
-    repeated: bool = False
-    """Whether all that it answers was accepted before."""
+    numbered: bool = False
+    """Whether all that it answers is of producers that number their batches."""
 
 
 @dataclass(eq=False, slots=True)
@@ -555,9 +555,9 @@ class KafkaServer:
         one.pending.append(produced.answer)
         produced.begin(self._now, self._now + _patience(request["timeout"]))
         if len(one.pending) > 1 and self._is_waited_for(one):
-            # What is repeated only takes the place of what is waited for. A client with several requests under way does
-            # not count how often it sends them.
-            for answer in [answer for answer in one.pending if answer.repeated and answer.data is None]:
+            # They take the place of what is waited for. An idempotent producer with several requests under way does not
+            # count how often it sends them; others have only some attempts.
+            for answer in [answer for answer in one.pending if answer.numbered and answer.data is None]:
                 assert answer.expire is not None
                 answer.expire()
 
@@ -628,13 +628,13 @@ class KafkaServer:
             position = fence(until)
         placed = place(head, position) if numbered else number(head.count, stream.next_reference(self._time))
         if placed.repeated:
-            return _Outcome(Code.NONE, "", placed.first, stream.wait(placed.last), repeated=True)
+            return _Outcome(Code.NONE, "", placed.first, stream.wait(placed.last), numbered)
         self._count("door-messages", head.count)
         self._count("door-bytes", len(batch))
         if numbered:
             if line is None:
                 line = self._lines[stream] = _BatchQueue(client, stream, self._lines.pop)
-            return _Outcome(Code.NONE, "", placed.first, line.send(batch, placed.last))
+            return _Outcome(Code.NONE, "", placed.first, line.send(batch, placed.last), numbered)
         return _Outcome(Code.NONE, "", placed.first, stream.send(Messages([batch]), placed.last))
 
     def _lost(self, one: _KafkaConnection, reason: str) -> None:
@@ -734,8 +734,8 @@ class _Outcome:
     """The message id of its first record."""
     ticket: Ticket | None = None
     """What its answer waits for; None where it was refused."""
-    repeated: bool = False
-    """Whether it was accepted before."""
+    numbered: bool = False
+    """Whether it was accepted of a producer that numbers its batches."""
 
 
 class _Produced:
@@ -774,7 +774,7 @@ class _Produced:
                 self._server._drop(self._one, "a batch was refused, and its client wants no answer")
             return
         self.answer.begun, self.answer.until, self.answer.expire = now, until, self._answer_now
-        self.answer.repeated = all(part.repeated for part in outcomes)
+        self.answer.numbered = all(part.numbered for part in outcomes)
         for ticket in list(self._tickets):
             ticket.when_done(self._done)
         self._done()
