@@ -156,6 +156,11 @@ def keeps_connections_without_a_session() -> AbstractContextManager[Any]:
     return mock.patch.object(KafkaServer, "_drop", refuse)
 
 
+def takes_any_batch_for_the_first() -> AbstractContextManager[Any]:
+    """The first batch that comes of a producer is taken for its first one, also while others are under way elsewhere."""
+    return mock.patch.object(KafkaServer, "_await_first", lambda *_: None)
+
+
 DOOR_MUTANTS: Collection[Callable[[], AbstractContextManager[Any]]] = (
     answers_what_is_accepted,
     answers_what_is_lost,
@@ -172,4 +177,5 @@ DOOR_MUTANTS: Collection[Callable[[], AbstractContextManager[Any]]] = (
     does_not_wrap,
     has_no_fence,
     keeps_connections_without_a_session,
+    takes_any_batch_for_the_first,
 )

@@ -25,7 +25,8 @@ def producer(port: int) -> Producer:
     """An idempotent producer of the Kafka door."""
     sasl = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "billing"}
     settings = {"bootstrap.servers": f"127.0.0.1:{port}", "client.id": "billing", "enable.idempotence": True}
-    return Producer({**settings, **sasl, "sasl.password": COOKIE})
+    # The door waits for twice this time for records of a forgotten producer that may be under way elsewhere.
+    return Producer({**settings, **sasl, "sasl.password": COOKIE, "request.timeout.ms": 1000})
 
 
 def newest_offset(checkpoint: Path) -> dict[str, Any]:

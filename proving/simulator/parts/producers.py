@@ -270,8 +270,8 @@ class KafkaProducer(Producer):
         self._nodes: dict[str, _Node] = {}
         self._connecting: set[str] = set()
         for lane in self.lanes:
-            # A sequence begins anywhere, so that some wrap.
-            lane.epoch, lane.sequence = 0, SEQUENCES - self.sim.random.choice((1, 3, 10))
+            # Some go on where a forgotten producer was, and their sequences wrap.
+            lane.epoch, lane.sequence = 0, self.sim.random.choice((0, 0, 0, SEQUENCES - 3))
             for batch in lane.batches:
                 self._number(lane, batch)
 

@@ -503,7 +503,7 @@ def test_a_request_waits_until_its_clients_session_is_open() -> None:
 
 def test_a_connection_whose_session_does_not_open_is_closed_so_that_no_later_batch_is_taken_for_the_first() -> None:
     world = _connected(opens=False)
-    first, second = (produce(n, ("orders", 0, batch(producer=7, epoch=0, sequence=n))) for n in (1, 2))
+    first, second = (produce(n, ("orders", 0, batch(producer=7, epoch=0, sequence=n))) for n in (0, 1))
     world.receive(first)
     world.receive(second)
     world.opens = True
@@ -519,10 +519,10 @@ def test_a_connection_whose_session_does_not_open_is_closed_so_that_no_later_bat
 
 def test_a_connection_ends_with_its_session_when_a_batch_of_it_was_answered_as_too_late() -> None:
     world = _connected()
-    first, second = (produce(n, ("orders", 0, batch(producer=7, epoch=0, sequence=n))) for n in (1, 2))
+    first, second = (produce(n, ("orders", 0, batch(producer=7, epoch=0, sequence=n))) for n in (0, 1))
     world.receive(first)
     world.tick(25)
-    assert _codes(world) == {1: [Code.REQUEST_TIMED_OUT]}
+    assert _codes(world) == {0: [Code.REQUEST_TIMED_OUT]}
     world.clients["kafka/billing/0"].end("the query went back")
     sent = list(world.sent)
     world.receive(second)
@@ -531,10 +531,10 @@ def test_a_connection_ends_with_its_session_when_a_batch_of_it_was_answered_as_t
 
 def test_a_connection_stays_when_its_session_has_ended_because_nothing_was_asked_of_it() -> None:
     world = _connected()
-    world.receive(produce(1, ("orders", 0, batch(producer=7, epoch=0, sequence=1))))
+    world.receive(produce(1, ("orders", 0, batch(producer=7, epoch=0, sequence=0))))
     world.commit()
     world.clients["kafka/billing/0"].end("nothing was asked of it")
-    world.receive(produce(2, ("orders", 0, batch(producer=7, epoch=0, sequence=2))))
+    world.receive(produce(2, ("orders", 0, batch(producer=7, epoch=0, sequence=1))))
     world.commit()
     assert [codes(data) for _, data in world.answers()] == [[("orders", 0, Code.NONE)]] * 2
 
@@ -767,15 +767,40 @@ class TestProducersThatAreForgotten:
 
     def test_a_producer_that_was_forgotten_goes_on_with_its_own_sequence(self) -> None:
         world = _connected()
-        world.receive(produce(1, ("orders", 0, batch(producer=7, epoch=0, sequence=41))))
+        request = produce(1, ("orders", 0, batch(producer=7, epoch=0, sequence=41)), timeout=10_000)
+        world.receive(request)
+        world.tick(24.9)
+        world.receive(request)
+        assert (_codes(world), world.sent) == ({1: [Code.REQUEST_TIMED_OUT]}, [])
+        world.tick(0.2)
+        world.receive(request)
         world.commit()
         assert _codes(world) == {1: [Code.NONE]}
         assert world.sent[-1][2] == 42
+
+    def test_a_later_batch_is_not_the_first_one_while_those_before_it_are_under_way_to_a_lost_machine(self) -> None:
+        world = _connected()
+        first, second = (produce(n, ("orders", 0, batch(producer=7, epoch=0, sequence=n))) for n in (0, 1))
+        world.receive(second)
+        assert _codes(world) == {1: [Code.REQUEST_TIMED_OUT]}
+        world.connect(2)
+        world.receive(first, 2)
+        world.receive(second)
+        world.commit()
+        world.commit()
+        assert _codes(world) == {1: [Code.NONE]}
+        assert [codes(data) for _, data in world.answers(2)] == [[("orders", 0, Code.NONE)]]
+        assert len(world.sent) == 2
 
     def test_nor_is_one_that_went_on_behind_what_was_given_up_told_of_a_gap(self) -> None:
         world = _connected()
         world.ranges_given_up[StreamKey("kafka/billing/0", stream_id("orders/0/7"))] = (0, 5)
         world.receive(produce(1, ("orders", 0, batch(producer=7, epoch=0, sequence=5))))
-        world.receive(produce(2, ("orders", 0, batch(producer=7, epoch=1, sequence=8))))
+        forgotten = produce(2, ("orders", 0, batch(producer=7, epoch=1, sequence=8)))
+        world.receive(forgotten)
+        world.tick(70)
+        world.answers()
+        world.receive(produce(1, ("orders", 0, batch(producer=7, epoch=0, sequence=5))))
+        world.receive(forgotten)
         world.commit()
         assert _codes(world) == {1: [Code.UNKNOWN_PRODUCER_ID], 2: [Code.NONE]}

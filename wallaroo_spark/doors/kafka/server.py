@@ -55,6 +55,9 @@ ANSWER_BEFORE = 0.8
 YIELD_SECONDS = 0.5
 """Seconds for which a batch waits for what a client has to send again, before its requests that are under way are
 answered as too late, so that it sends others. A choice: some clients send one batch a request, and five requests."""
+GAP_TIME_OUTS, GAP_SECONDS = 2, 5.0
+"""How long the records before the first batch of an unknown stream are waited for: so many time-outs of the request, and so
+many seconds. Requests to a machine that was lost without a word end in that time (librdkafka: 60 s, its request's is 30 s)."""
 LEAST_PATIENCE, MOST_PATIENCE = 1.0, 300.0
 """The bounds of that time-out, in seconds."""
 _OTHERS = {
@@ -196,6 +199,9 @@ class KafkaServer:
         self._connections: dict[int, _KafkaConnection] = {}
         self._lines: dict[DoorStream, _BatchQueue] = {}
         self._topics: dict[str, None] = {}
+        self._gaps: dict[tuple[str, str], float] = {}
+        """By instance and name of an unknown stream that did not begin with its first record: until when that is waited
+        for, in monotonic seconds."""
         self._waited_for: set[str] = set()
         """The instances for whose messages a batch has been waiting for too long."""
         self._now = 0.0
@@ -248,6 +254,8 @@ class KafkaServer:
     def tick(self, now: float, time_ns: int) -> None:
         """Time has passed: answer what has waited too long, and go on where memory was missing."""
         self._now, self._time = now, time_ns
+        if self._gaps:
+            self._gaps = {stream: until for stream, until in self._gaps.items() if now < until + MOST_PATIENCE}
         # A client has only some requests under way. While a batch waits for others, those under way make room.
         self._waited_for = {
             instance for instance, seconds in self._ground.resend_waits(PREFIX).items() if seconds >= YIELD_SECONDS
@@ -543,7 +551,7 @@ class KafkaServer:
             return
         produced = _Produced(self, one, version, request, framed)
         for name, index, part in parts:
-            outcome = self._take(client, part) if isinstance(part, _Sound) else part
+            outcome = self._take(client, part, request["timeout"]) if isinstance(part, _Sound) else part
             if outcome is None:
                 self._drop(one, client.ended)
                 return
@@ -603,13 +611,13 @@ class KafkaServer:
         producer = UNNUMBERED if received or head.producer < 0 else head.producer
         return _Sound(stream_name(name, index, producer), head, batch, producer != UNNUMBERED, received)
 
-    def _take(self, client: DoorClient, part: _Sound) -> _Outcome | None:
-        """Accept a batch, or refuse it; None when the session has ended."""
+    def _take(self, client: DoorClient, part: _Sound, timeout: int) -> _Outcome | None:
+        """Accept a batch, or refuse it; None when the session has ended. ``timeout`` is its request's, in ms."""
         stream = client.stream(part.stream)
         if stream is None:
             return None
         try:
-            outcome = self._accept(client, stream, part.head, part.batch, numbered=part.numbered)
+            outcome = self._accept(client, stream, part, timeout)
         except BatchRefused as error:
             return _Outcome(error.code, error.reason)
         if part.received:
@@ -617,15 +625,26 @@ class KafkaServer:
             outcome.ticket.keep()
         return outcome
 
-    def _accept(
-        self, client: DoorClient, stream: DoorStream, head: BatchHead, batch: bytes, *, numbered: bool
-    ) -> _Outcome:
+    def _await_first(self, instance: str, stream: str, timeout: int) -> None:
+        """Refuse a batch behind records that this worker and the commit log do not know.
+
+        They may be under way to a worker that was lost, and come later; if this batch were accepted, they would count as
+        repeated. When they have not come in time, their producer was forgotten, or its checkpoint is another one.
+        """
+        until = self._now + GAP_TIME_OUTS * _patience(timeout) / ANSWER_BEFORE + GAP_SECONDS
+        if self._now < self._gaps.setdefault((instance, stream), until):
+            raise BatchRefused(Code.REQUEST_TIMED_OUT, _NOT_THE_FIRST)
+
+    def _accept(self, client: DoorClient, stream: DoorStream, part: _Sound, timeout: int) -> _Outcome:
+        head, batch, numbered = part.head, part.batch, part.numbered
         line = self._lines.get(stream)
         position = (line.position if line is not None else stream.last) or None
         _, until = self._ground.given_up(StreamKey(client.instance, stream.id))
         # A producer that goes on in the next epoch knows of it, and may have been forgotten since.
         if until and (position or 0) <= until and (position is not None or head.epoch < epoch_of(fence(until))):
             position = fence(until)
+        if numbered and position is None and head.sequence:
+            self._await_first(client.instance, part.stream, timeout)
         placed = place(head, position) if numbered else number(head.count, stream.next_reference(self._time))
         if placed.repeated:
             return _Outcome(Code.NONE, "", placed.first, stream.wait(placed.last), numbered)
@@ -823,6 +842,7 @@ def _told(index: int, part: _Outcome) -> dict[str, Any]:
 _UNKNOWN_OPERATIONS = -(1 << 31)
 UNNUMBERED = -1
 """The id of producers that do not number their batches."""
+_NOT_THE_FIRST = "records before these may be under way; these are sent again"
 _TOO_LATE = "Spark has not committed the records yet; they are sent again"
 
 
