@@ -23,7 +23,6 @@ from wallaroo_spark.doors.kafka.record_batch import HEAD_BYTES
 from wallaroo_spark.doors.kafka.wire import read, write
 from wallaroo_spark.errors import TransportError
 
-SEQUENCES = 1 << 31
 VERSION = 9
 """Of Produce and of Metadata."""
 TOPIC = "orders"
@@ -255,7 +254,7 @@ class KafkaProducer(Producer):
         self.window = random.choice((1, 5)) if idempotent else 1
         self.bumps = random.random() < 0.5
         """Whether it goes on with a new epoch when its records were given up, or a new producer follows it."""
-        self.timeout = random.choice((2.0, 5.0, 30.0))
+        self.timeout = random.choice((2.0, 5.0, 20.0))
         """Seconds after which a request is late."""
         partitions = random.sample(range(PARTITIONS), random.choice((1, 2, 3)))
         self.lanes = [_Lane(partition) for partition in partitions]
@@ -270,8 +269,7 @@ class KafkaProducer(Producer):
         self._nodes: dict[str, _Node] = {}
         self._connecting: set[str] = set()
         for lane in self.lanes:
-            # Some go on where a forgotten producer was, and their sequences wrap.
-            lane.epoch, lane.sequence = 0, self.sim.random.choice((0, 0, 0, SEQUENCES - 3))
+            lane.epoch, lane.sequence = 0, 0
             for batch in lane.batches:
                 self._number(lane, batch)
 
@@ -318,7 +316,7 @@ class KafkaProducer(Producer):
 
     def _number(self, lane: _Lane, batch: _Batch) -> None:
         batch.epoch, batch.sequence, batch.under_way = lane.epoch, lane.sequence, False
-        lane.sequence = (lane.sequence + batch.count) % SEQUENCES
+        lane.sequence = lane.sequence + batch.count
 
     # Where to send.
 
