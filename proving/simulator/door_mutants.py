@@ -143,11 +143,6 @@ def keeps_connections_without_a_session() -> AbstractContextManager[Any]:
     return mock.patch.object(KafkaServer, "_drop", refuse)
 
 
-def takes_any_batch_for_the_first() -> AbstractContextManager[Any]:
-    """The batch of a producer that comes first is taken for its first one, though others are under way elsewhere."""
-    return mock.patch.object(KafkaServer, "_await_first")
-
-
 DOOR_MUTANTS: Collection[Callable[[], AbstractContextManager[Any]]] = (
     answers_what_is_accepted,
     answers_what_is_lost,
@@ -163,5 +158,4 @@ DOOR_MUTANTS: Collection[Callable[[], AbstractContextManager[Any]]] = (
     forgets_the_sequence,
     has_no_fence,
     keeps_connections_without_a_session,
-    takes_any_batch_for_the_first,
 )

@@ -56,8 +56,9 @@ YIELD_SECONDS = 0.5
 """Seconds for which a batch waits for what a client has to send again, before its requests that are under way are
 answered as too late, so that it sends others. A choice: some clients send one batch a request, and five requests."""
 GAP_TIME_OUTS, GAP_SECONDS = 2, 5.0
-"""How long the records before the first batch of an unknown stream are waited for: so many time-outs of the request, and so
-many seconds. Requests to a machine that was lost without a word end in that time (librdkafka: 60 s, its request's is 30 s)."""
+"""How long the records before the first batch of an unknown stream are waited for: so many time-outs of the request,
+and so many seconds. Requests to a machine that was lost without a word end in that time (librdkafka's after 60 s, and
+its request's time-out is 30 s)."""
 LEAST_PATIENCE, MOST_PATIENCE = 1.0, 300.0
 """The bounds of that time-out, in seconds."""
 _OTHERS = {
@@ -628,8 +629,8 @@ class KafkaServer:
     def _await_first(self, instance: str, stream: str, timeout: int) -> None:
         """Refuse a batch behind records that this worker and the commit log do not know.
 
-        They may be under way to a worker that was lost, and come later; if this batch were accepted, they would count as
-        repeated. When they have not come in time, their producer was forgotten, or its checkpoint is another one.
+        They may be under way to a worker that was lost, and come later; if this batch were accepted, they would count
+        as repeated. When they have not come in time, their producer was forgotten, or its checkpoint is another one.
         """
         until = self._now + GAP_TIME_OUTS * _patience(timeout) / ANSWER_BEFORE + GAP_SECONDS
         if self._now < self._gaps.setdefault((instance, stream), until):
