@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from proving.ports import lasting_port
 from tests.conformance.test_connectors import peer
 from tests.gateway.shop import SHOP
 from wallaroo_spark.cli.main import cli
@@ -89,3 +90,20 @@ def test_wrong_arguments_are_refused(arguments: tuple[str, ...], problem: str) -
 
     assert result.exit_code != 0
     assert problem in " ".join((result.stderr + str(result.exception or "")).split())
+
+
+@pytest.mark.parametrize(
+    ("peer_of", "said"),
+    [
+        ("--worker", "Error: cannot connect to {}: refused; check that a worker listens there [cannot-connect]"),
+        ("--gateway", "Error: cannot connect to the gateway {}: Connection refused; check the address and that the "),
+    ],
+    ids=["worker", "gateway"],
+)
+def test_where_nobody_listens_is_one_sentence_and_no_check(peer_of: str, said: str) -> None:
+    address = f"127.0.0.1:{lasting_port()}"
+    result = invoke(peer_of, address, "--stream", "shop/orders")
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(said.format(address))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 import shutil
+import socket
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -19,11 +20,13 @@ from wallaroo_spark.conformance.checks import Check, CheckOutcome, CheckPlan, Ch
 from wallaroo_spark.conformance.connector_runs import CheckedConnector
 from wallaroo_spark.conformance.worker_calls import CheckedWorker
 from wallaroo_spark.connector.settings import ConnectorSettings
+from wallaroo_spark.errors import TransportError
 from wallaroo_spark.json_text import json_line
 from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.protocol import REVISIONS
 from wallaroo_spark.texts import hint
 from wallaroo_spark.transport import client_context, parse_address
+from wallaroo_spark.transport.base import describe, not_connected
 
 P = TypeVar("P")
 
@@ -109,7 +112,7 @@ def conformance(
     if connector:
         plan = _of_connector(connector, resolve_secret(cookie), protocol_version, timeout, quiet, checks)
     elif worker:
-        parse_address(worker)
+        _reach(worker, timeout, not_connected)
         files = tls.files()
         context = None if files is None else client_context(*files)
         setting = CheckedWorker(worker, resolve_secret(cookie), protocol_version, context, timeout)
@@ -119,6 +122,22 @@ def conformance(
     with Signals():
         results = _made(plan, as_json)
     exit_unless(not any(one.outcome is CheckOutcome.FAILED for one in results))
+
+
+def _reach(address: str, seconds: float, error: Callable[[str, Exception, float], TransportError]) -> None:
+    """Raise an error when nothing listens at an address, in place of one failure for each check."""
+    try:
+        socket.create_connection(parse_address(address), seconds).close()
+    except OSError as reason:
+        raise error(address, reason, seconds) from reason
+
+
+def _no_gateway(address: str, reason: Exception, _: float) -> TransportError:
+    return TransportError(
+        f"cannot connect to the gateway {address}: {describe(reason)}; check the address and that the application runs",
+        code="gateway-unreachable",
+        peer=address,
+    )
 
 
 def _of_connector(
@@ -144,7 +163,7 @@ def _of_gateway(
 
     if not stream:
         raise click.UsageError("--gateway needs --stream NAMESPACE/NAME, a stream to which nobody else publishes")
-    parse_address(address)
+    _reach(address, timeout, _no_gateway)
     credentials = None
     if (files := tls.files()) is not None:
         ca, certificate, key = files
