@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.cli.conftest import Desk
+from tests.cli.conftest import COOKIE, Desk
 from wallaroo_spark.cli.defaults import config_file
 from wallaroo_spark.cli.main import cli
 
@@ -79,6 +79,19 @@ def test_a_flag_precedes_the_environment_and_that_precedes_the_profile(profiles:
     assert json.loads(run(environment, "--context", "test", "status", "--json").stdout)["receiver"] == "of-environment"
     flag = run(environment, "--context", "test", "status", "--json", "--receiver", "of-flag")
     assert json.loads(flag.stdout)["receiver"] == "of-flag"
+
+
+def test_workers_on_the_command_line_precede_a_registry_of_the_environment(desk: Desk, tmp_path: Path) -> None:
+    """They are two ways to one receiver; before, this was refused as if both had been typed."""
+    elsewhere = {"WALLAROO_REGISTRY": "redis://127.0.0.1:1", "WALLAROO_RECEIVER": "nobody", "WALLAROO_COOKIE": COOKIE}
+    (tmp_path / "lines").write_text("one\n")
+    desk.open.set()
+    sent = run(elsewhere, "send", str(tmp_path / "lines"), "--workers", desk.address, "--instance", "shop-1")
+    both = run(elsewhere, "send", "-", "--workers", desk.address, "--registry", desk.url, "--receiver", "x")
+
+    assert (sent.exit_code, sent.stderr) == (0, "")
+    assert both.exit_code == 2
+    assert "give either --workers host:port, or --registry URL" in both.stderr
 
 
 @pytest.mark.parametrize(

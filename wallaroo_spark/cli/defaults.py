@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,20 @@ def defaults(command: click.Command, context: str, environment: Mapping[str, str
         if name in options and environment.get(variable, ""):
             found[name] = environment[variable]
     return found
+
+
+def besides(found: Mapping[str, Any], given: Sequence[str]) -> dict[str, Any]:
+    """The defaults without the registry where the arguments name the workers, and without these where they name it.
+
+    They are two ways to one receiver, of which a verb takes one.
+    """
+    words = {word.partition("=")[0] for word in given}
+    left_out = {other for way, other in (("workers", "registry"), ("registry", "workers")) if f"--{way}" in words}
+    return {
+        name: besides(value, given) if isinstance(value, Mapping) else value
+        for name, value in found.items()
+        if name not in left_out
+    }
 
 
 def _of_profile(

@@ -26,7 +26,7 @@ except ModuleNotFoundError:
     sys.exit(f"Error: the command line needs click; run: {command(['cli'])}")
 
 from wallaroo_spark.cli.common import DEBUG, INTERRUPTED, debug_option, reason_of
-from wallaroo_spark.cli.defaults import defaults
+from wallaroo_spark.cli.defaults import besides, defaults
 
 ROOM = "wallaroo_spark.cli"
 GROUPS: dict[str, dict[str, dict[str, Any]]] = tomllib.loads(
@@ -65,7 +65,8 @@ class Verbs(click.Group):
         """Find the verb; its options get their defaults from the environment and the profile (:mod:`.defaults`)."""
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None and command is not None:
-            ctx.default_map = {name: defaults(command, str(ctx.params.get("context") or ""))}
+            found = defaults(command, str(ctx.params.get("context") or ""))
+            ctx.default_map = {name: besides(found, rest)}
         return name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
