@@ -16,11 +16,13 @@ import click
 import pytest
 
 from tests.conftest import ROOT
-from tests.pages.reading import pages
+from tests.pages.reading import blocks_of, pages
 from tests.waiting import SECONDS
 from wallaroo_spark.cli.main import cli
 
 COMMAND = re.compile(r"(?:^|(?<=\s))(?:\./scripts/\w+|wallaroo-spark|spark-submit|pip install)(?= |$)")
+WRITTEN_OUT = ("shell", "console", "sh", "bash")
+"""Languages of blocks whose lines are commands."""
 FLAG = re.compile(r"(?<!\S)--?[a-z][\w-]*")
 MODULES = {
     "simulate": "proving.simulator",
@@ -33,22 +35,33 @@ MODULES = {
 
 
 def commands() -> Iterator[tuple[str, str]]:
-    """Where a page has a command, and the command: lines that are indented by four, and code within a sentence."""
+    """Where a page has a command, and the command: in blocks, in indented lines, and as code within a sentence."""
     for page in pages():
         name = str(page.relative_to(ROOT))
-        if name == "docs/cli.md":
-            continue  # Generated from the commands themselves.
         text = re.sub(r"^```\w* *\w*\n.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-        shown = [line.split("   ")[0].split(" # ")[0] for line in re.findall(r"^    (\S.*)$", text, flags=re.MULTILINE)]
-        inline = [code.replace("\n", " ") for code in re.findall(r"`([^`]+)`", text)]
-        for line in [*shown, *inline]:
-            for part in re.split(r" (?:&&|\|) ", line):
+        # A sentence may name an option without its value.
+        inline = [
+            re.sub(r"( -(?!-help)[\w-]+)$", r"\1 …", code.replace("\n", " ")) for code in re.findall(r"`([^`]+)`", text)
+        ]
+        for line in [*shown_lines(page), *inline]:
+            for part in re.split(r" (?:&&|\||&)(?: |$)", line):
                 if COMMAND.match(part.strip()):
                     yield name, part.strip()
 
 
+def shown_lines(page: Path) -> list[str]:
+    """The lines that a page shows to be typed: those of blocks and those that are indented, without their comments."""
+    text = page.read_text(encoding="utf-8")
+    outside = re.sub(r"^```\w* *\w*\n.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    blocks = [block.text.replace("\\\n", " ") for block in blocks_of(page) if block.language in WRITTEN_OUT]
+    if page.name == "cli.md":  # Made from the help of the commands, with its examples.
+        blocks += re.findall(r"^ +(wallaroo-spark .*)$", text, re.MULTILINE)
+    lines = [*re.findall(r"^    (\S.*)$", outside, re.MULTILINE), *"\n".join(blocks).splitlines()]
+    return [line.removeprefix("$ ").split("   ")[0].split(" # ")[0].strip() for line in lines]
+
+
 def words(command: str) -> list[str]:
-    return shlex.split(command.replace("…", "").replace("[", "").replace("]", ""))
+    return shlex.split(command.replace("…", "X").replace("[", "").replace("]", ""))
 
 
 def flags_of(command: str) -> set[str]:
@@ -81,7 +94,8 @@ def wrong_with(command: str) -> str:
         unknown = {flag for flag in flags_of(command) if flag not in help_of(script) and len(flag) > 2}
         return f"{script} knows no {unknown}" if unknown and script != "test" else ""
     if program == "wallaroo-spark":
-        return wrong_with_verb(rest[0], rest[1:]) if rest and not rest[0].startswith("-") else ""
+        _, rest, _ = cli.make_parser(click.Context(cli)).parse_args(rest)
+        return wrong_with_verb(rest[0], rest[1:]) if rest else ""
     if program == "spark-submit":
         missing = [word for word in rest if "/" in word and ":" not in word and not (ROOT / word).exists()]
         return f"no such file: {missing}" if missing else ""
@@ -98,9 +112,12 @@ def wrong_with_verb(verb: str, arguments: list[str]) -> str:
         return f"no such verb: {verb}"
     if isinstance(command, click.Group) and arguments and arguments[0] in command.commands:
         verb, command, arguments = f"{verb} {arguments[0]}", command.commands[arguments[0]], arguments[1:]
-    known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
-    given = {argument.split("=")[0] for argument in arguments if re.match(r"--?[a-z]", argument)}
-    return f"{verb} knows no {given - known}" if given - known - {"-h", "--help"} else ""
+    context = click.Context(command, info_name=verb, parent=group)
+    try:
+        command.make_parser(context).parse_args([word for word in arguments if word not in ("-h", "--help")])
+    except click.UsageError as error:
+        return f"{verb}: {error.format_message()}"
+    return ""
 
 
 def test_pages_name_commands_that_are_there() -> None:
@@ -116,8 +133,9 @@ def test_pages_name_commands_that_are_there() -> None:
         ("./scripts/nothing", "no such script"),
         ("./scripts/chaos --minuets 5", "chaos knows no {'--minuets'}"),
         ("wallaroo-spark sent FILE", "no such verb: sent"),
-        ("wallaroo-spark send FILE --wrokers a:1", "send knows no {'--wrokers'}"),
-        ("wallaroo-spark token revoke ID --nmae a", "token revoke knows no {'--nmae'}"),
+        ("wallaroo-spark send FILE --wrokers a:1", "send: No such option '--wrokers'. Did you mean '--workers'?"),
+        ("wallaroo-spark send FILE --workers", "send: Option '--workers' requires an argument."),
+        ("wallaroo-spark token revoke ID --nmae a", "token revoke: No such option '--nmae'."),
         ("spark-submit jobs/nothing.py", "no such file: ['jobs/nothing.py']"),
         ("pip install 'wallaroo-spark[everything]'", "no such extra: {'everything'}"),
     ],

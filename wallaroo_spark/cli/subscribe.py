@@ -82,7 +82,7 @@ def subscribe(
 
     Examples:
         wallaroo-spark subscribe totals --registry redis://127.0.0.1:6379 --cookie env:COOKIE
-        wallaroo-spark subscribe totals --context test --json | jq .row
+        wallaroo-spark --context test subscribe totals --json | jq .row
     """
     subscription = pubsub.subscribe(topic, atomic=not everything, **vars(settings))
     run_until_sigterm(_print(subscription, _Printer(frontier, as_json), limit))

@@ -11,7 +11,7 @@ type is a dataclass stands for the options that are its fields. The docstring ha
         --instance NAME: Only the streams of this connector instance.
 
     Examples:
-        wallaroo-spark streams --context test
+        wallaroo-spark --context test streams
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def status(
 
     Examples:
         wallaroo-spark status --registry redis://127.0.0.1:6379 --receiver orders
-        wallaroo-spark status --context test --watch
+        wallaroo-spark --context test status --watch
         wallaroo-spark status --json | jq .cause.code
         wallaroo-spark status --app ./shop
     """
@@ -120,7 +120,7 @@ def list_receivers(*, place: RegistryOptions, as_json: Json = False) -> None:
 
     Examples:
         wallaroo-spark list --registry redis://127.0.0.1:6379
-        wallaroo-spark list --context test --json
+        wallaroo-spark --context test list --json
     """
     from wallaroo_spark.cli.status import showing
 
@@ -153,7 +153,7 @@ def streams(
         --json: Print one line of JSON instead of a table.
 
     Examples:
-        wallaroo-spark streams --context test
+        wallaroo-spark --context test streams
         wallaroo-spark streams --instance shop-1 --sort held
         wallaroo-spark streams --json | jq '.streams[] | {name, lag_rows}'
     """
@@ -190,7 +190,7 @@ def top(
 
     Examples:
         wallaroo-spark top --registry redis://127.0.0.1:6379 --receiver orders
-        wallaroo-spark top --context test --once | less
+        wallaroo-spark --context test top --once | less
     """
     from wallaroo_spark.cli.status import showing
     from wallaroo_spark.observe.record import History

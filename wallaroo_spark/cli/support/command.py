@@ -64,7 +64,7 @@ def support(
     Examples:
         wallaroo-spark support orders.yaml --log driver.log
         wallaroo-spark support --registry redis://127.0.0.1:6379 --receiver orders --checkpoint /data/orders
-        wallaroo-spark support --context test --log stderr --secret env:DATABASE_PASSWORD
+        wallaroo-spark --context test support --log stderr --secret env:DATABASE_PASSWORD
     """
     path = Path(output or time.strftime("wallaroo-spark-support-%Y%m%dT%H%M%SZ.tar.gz", time.gmtime()))
     if not path.name.endswith(_ENDS):
