@@ -12,13 +12,15 @@ from docutils import nodes
 from docutils.parsers.rst import Directive
 from pygments.lexers.special import TextLexer
 
+import wallaroo_spark
+
 ROOT = Path(__file__).resolve().parent.parent
 MERMAID = ROOT / "build" / "mermaid"
 """Where ``scripts/site`` puts the program that draws diagrams; without it they stay text."""
 _project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 project = _project["name"]
-release = version = _project["version"]
+release = version = wallaroo_spark.__version__
 copyright = ""
 language = "en"
 extensions = ["myst_parser"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -59,11 +61,11 @@ def test_the_table_is_that_of_pyproject() -> None:
 def test_every_extra_that_a_text_names_exists() -> None:
     named = set()
     for folder in ("wallaroo_spark", "docs", "conf", "examples"):
-        for path in (ROOT / folder).rglob("*.*"):
-            if path.suffix in (".py", ".md", ".conf", ".yaml"):
+        for path in [*ROOT.glob("*.md"), *(ROOT / folder).rglob("*.*")]:
+            if path.suffix in (".py", ".md", ".conf", ".yaml", ".toml"):
                 text = path.read_text(encoding="utf-8")
                 named |= {
-                    name for found in re.findall(r"wallaroo-spark\[([a-z,]+)\]", text) for name in found.split(",")
+                    name for found in re.findall(r"wallaroo-spark\[([a-z,-]+)\]", text) for name in found.split(",")
                 }
 
     assert named <= declared().keys()
@@ -74,6 +76,39 @@ def test_every_extra_that_a_verb_needs_exists() -> None:
 
     assert needed
     assert needed <= EXTRAS.keys()
+
+
+def extras_in(tree: ast.AST) -> Iterator[str]:
+    """The extras that the code of errors names.
+
+    They are words of ``command([…])`` and of ``needed_by("…", …)``, and what is called ``extra``.
+    """
+    for node in ast.walk(tree):
+        words = list[ast.expr | None]()
+        match node:
+            case ast.Call(func=ast.Name("command"), args=[*words]):
+                pass
+            case ast.Call(func=ast.Name("needed_by"), args=[_, *words]):
+                pass
+            case ast.keyword(arg="extra", value=word) | ast.AnnAssign(target=ast.Name("extra"), value=word):
+                words = [word]
+            case ast.Assign(targets=[ast.Name("extra")], value=word):
+                words = [word]
+        for word in filter(None, words):
+            yield from (one.value for one in ast.walk(word) if isinstance(one, ast.Constant) and one.value)
+
+
+def test_every_extra_that_the_code_of_an_error_names_exists() -> None:
+    named = set()
+    for path in (ROOT / "wallaroo_spark").rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        named |= set(extras_in(ast.parse(text)))
+        if "\n_NEEDS = " in text:
+            module = importlib.import_module(".".join(path.relative_to(ROOT).parent.parts))
+            named |= {extra for extras in module._NEEDS.values() for extra in extras}
+
+    assert named >= {"embedded", "hdfs", "mqtt", "otlp", "postgres", "quic", "worker"}
+    assert named <= EXTRAS.keys()
 
 
 @pytest.fixture

@@ -1,9 +1,14 @@
-"""The wheel has what errors, pages and the command line name, and the verb that shows it finds it."""
+"""The wheel has what errors, pages and the command line name, and the verb that shows it finds it.
+
+The source archive has what builds that wheel again.
+"""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -28,19 +33,64 @@ NEEDED = (
 )
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The names in the wheel of this tree."""
-    pytest.importorskip("hatchling", reason="./scripts/setup test installs hatchling, which builds the wheel")
-    folder = tmp_path_factory.mktemp("wheel")
-    ended = subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q", "-w", str(folder), str(ROOT)],
-        capture_output=True, text=True, timeout=SECONDS, check=False,
-    )  # fmt: skip
+def build(source: Path, folder: Path, *targets: str) -> None:
+    """Build the wheel and the source archive of a tree, or some of them, into a folder."""
+    pytest.importorskip("hatchling", reason="./scripts/setup test installs hatchling, which builds the package")
+    chosen = [word for target in targets for word in ("--target", target)]
+    command = [sys.executable, "-m", "hatchling", "build", "--directory", str(folder), *chosen]
+    ended = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert ended.returncode == 0, ended.stderr
+
+
+def names_and_metadata(folder: Path) -> tuple[set[str], str]:
+    """The names in the one wheel of a folder, and its metadata."""
     (built,) = folder.glob("*.whl")
     with zipfile.ZipFile(built) as archive:
-        return set(archive.namelist())
+        names = set(archive.namelist())
+        (metadata,) = [name for name in names if name.endswith("/METADATA")]
+        return names, archive.read(metadata).decode()
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel and the source archive of this tree."""
+    folder = tmp_path_factory.mktemp("built")
+    build(ROOT, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> set[str]:
+    """The names in the wheel of this tree."""
+    return names_and_metadata(built)[0]
+
+
+def test_the_source_archive_builds_the_same_wheel(built: Path, wheel: set[str], tmp_path: Path) -> None:
+    (archive,) = built.glob("*.tar.gz")
+    with tarfile.open(archive) as opened:
+        opened.extractall(tmp_path, filter="data")
+    (tree,) = tmp_path.iterdir()
+    build(tree, tmp_path / "again", "wheel")
+
+    assert names_and_metadata(tmp_path / "again")[0] == wheel
+    assert {path.name for path in tree.iterdir()} >= {"CHANGELOG.md", "LICENSE", "scripts", "site", "tests", "proving"}
+
+
+def test_links_are_made_from_the_address_and_there_are_none_without(built: Path, tmp_path: Path) -> None:
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    (tmp_path / "wallaroo_spark").mkdir()
+    (tmp_path / "wallaroo_spark" / "__init__.py").write_text('__version__ = "1.2.3"\n', encoding="utf-8")
+    for name in ("hatch_build.py", "LICENSE", "README.md"):
+        (tmp_path / name).write_text((ROOT / name).read_text(encoding="utf-8"), encoding="utf-8")
+    (tmp_path / "pyproject.toml").write_text(
+        project.replace('address = ""', 'address = "https://wallaroo.example/spark"'), encoding="utf-8"
+    )
+    build(tmp_path, tmp_path / "with-an-address", "wheel")
+    metadata = names_and_metadata(tmp_path / "with-an-address")[1]
+
+    assert "Project-URL" not in names_and_metadata(built)[1]
+    assert "Version: 1.2.3\n" in metadata
+    assert re.findall(r"Project-URL: Changelog, (.*)", metadata) == ["https://wallaroo.example/spark/CHANGELOG.md"]
 
 
 def test_the_wheel_has_the_files_that_the_repository_shows(wheel: set[str]) -> None:
