@@ -30,6 +30,7 @@ MODULES = {
     "soak": "proving.chaos.soak",
     "bench": "proving.bench",
     "shop": "proving.shop",
+    "report": "proving.report",
 }
 """Scripts whose flags a module of Python reads."""
 
