@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from proving.pages.session import session_page
 from proving.pages.states import aqueduct_diagrams, sink_diagrams, states_page
 from wallaroo_spark.protocol import REVISIONS
 
@@ -16,6 +17,10 @@ PAGE = DOCS / "states.md"
 def test_the_page_agrees_with_the_tables() -> None:
     written = PAGE.read_text(encoding="utf-8")
     assert written == states_page(), "run: python -m proving.pages"
+
+
+def test_the_session_that_is_drawn_is_that_of_codecs_and_tables() -> None:
+    assert (DOCS / "start" / "session.md").read_text(encoding="utf-8") == session_page(), "run: python -m proving.pages"
 
 
 def test_every_transition_of_every_revision_is_drawn() -> None:

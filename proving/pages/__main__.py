@@ -16,6 +16,7 @@ from proving.pages.errors import errors_page
 from proving.pages.json_schema import FILE, PAGE, json_text, with_fields
 from proving.pages.metrics import metrics_page
 from proving.pages.options import options_page
+from proving.pages.session import session_page
 from proving.pages.settings import settings_page
 from proving.pages.settings_tables import TABLES, with_tables
 from proving.pages.states import aqueduct_diagrams, sink_diagrams, states_page
@@ -27,6 +28,7 @@ PAGES = {
     "metrics.md": metrics_page,
     "options.md": options_page,
     "settings.md": settings_page,
+    "start/session.md": session_page,
     "states.md": states_page,
     f"pipelines/{FILE}": json_text,
     f"../conf/grafana/{DASHBOARD}": dashboard,

@@ -45,6 +45,8 @@ TRIED = {
     "docs/pipelines/clients.md",
     "docs/producers.md",
     "docs/pubsub.md",
+    "docs/start/producer.md",
+    "docs/start/tests.md",
     "docs/testing.md",
 }
 """The pages whose Python a test below runs; that of the page on bridges is run in tests/bridges."""
@@ -276,6 +278,26 @@ async def test_the_page_on_clients() -> None:
     assert printed[0] == ("shop.order.created", {"order": 17, "price": 30})
     assert {event.type for event in gateway.memory.streams["shop/paid"][0]} == {"shop.paid"}
     await gateway.stop()
+
+
+def test_the_page_for_authors_of_producers() -> None:
+    with FakeWorker(cookie="dev") as worker, worker.committing():
+        page = Reader("docs/start/producer.md", {'"127.0.0.1:7100"': repr(worker.address)})
+        page.run()
+        again = Reader("docs/start/producer.md", page.places)
+        again.run()
+        page.run()
+        page.finish()
+
+        assert worker.committed["message_id"].to_pylist() == list(range(1, 101))
+        assert again["stream"].reference == 100
+
+
+def test_the_page_for_tests_of_queries(spark: SparkSession, tmp_path: Path) -> None:
+    page = Reader("docs/start/tests.md", spark=spark, tmp_path=tmp_path)
+    page.run()
+    page.run()
+    page.finish()
 
 
 def test_the_page_on_publishing_in_bulk() -> None:
