@@ -22,6 +22,7 @@ def test_every_name_is_there() -> None:
     ("kind", "settings"),
     [
         ("connector", {"address": "127.0.0.1:7200"}),
+        ("delta", {"path": "out"}),
         ("files", {"path": "out", "format": "json"}),
         ("kafka", {"bootstrap": "127.0.0.1:9092", "topic": "t"}),
         ("postgres", {"dsn": "postgresql://h/d", "table": "t"}),
@@ -39,10 +40,12 @@ def test_each_kind_makes_a_writer_that_can_be_pickled_and_connects_to_nobody(
     assert (again.sink.name, again.checkpoint) == ("orders", str(tmp_path))
     assert type(again.sink) is type(writer.sink)
     # A path is pickled as the place that it is for Spark, where a test before this one has started one.
-    assert kind == "files" or repr(again) == repr(writer)
+    assert kind in ("delta", "files") or repr(again) == repr(writer)
 
 
-@pytest.mark.parametrize(("kind", "missing"), [("kafka", "confluent_kafka"), ("postgres", "psycopg")])
+@pytest.mark.parametrize(
+    ("kind", "missing"), [("delta", "deltalake"), ("kafka", "confluent_kafka"), ("postgres", "psycopg")]
+)
 def test_a_missing_package_is_named_with_its_extra(kind: str, missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(sys.modules):
         if name.split(".")[0] == missing or name.startswith(f"wallaroo_spark.sinks.stores.{kind}"):

@@ -12,6 +12,7 @@ from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.settings import rows
 from wallaroo_spark.sinks.settings import (
     ConnectorSinkSettings,
+    DeltaSettings,
     FilesSettings,
     KafkaSettings,
     PostgresWriterSettings,
@@ -21,6 +22,7 @@ from wallaroo_spark.sinks.settings import (
 
 GIVEN: dict[str, tuple[Any, dict[str, Any]]] = {
     "connector": (ConnectorSinkSettings, {"address": "a:1"}),
+    "delta": (DeltaSettings, {"path": "/data/table"}),
     "files": (FilesSettings, {"path": "/data/out"}),
     "kafka": (KafkaSettings, {"bootstrap": "a:1", "topic": "orders"}),
     "postgres": (PostgresWriterSettings, {"dsn": "postgresql://a", "table": "orders"}),

@@ -1,6 +1,6 @@
 """Transactional sinks: each batch of a query is written once, also when Spark runs the batch several times.
 
-``connector``, ``files``, ``kafka``, ``postgres``, ``redis`` and ``stream`` each make a writer for ``foreachBatch``.
+``connector``, ``delta``, ``files``, ``kafka``, ``postgres``, ``redis`` and ``stream`` each make a writer for ``foreachBatch``.
 Each loads on first use, and raises :class:`PackageMissingError` when its client package is not installed.
 Source: ``docs/protocol.md#sinks`` and ``docs/sinks.md``.
 """
@@ -14,6 +14,7 @@ from wallaroo_spark.sinks.interface import Prepared, Sink, Transaction
 
 if TYPE_CHECKING:
     from wallaroo_spark.sinks.remote.connector_sink import connector
+    from wallaroo_spark.sinks.stores.delta import delta
     from wallaroo_spark.sinks.stores.files import files
     from wallaroo_spark.sinks.stores.kafka import kafka
     from wallaroo_spark.sinks.stores.postgres import postgres
@@ -27,6 +28,7 @@ __all__ = [
     "Sink",
     "Transaction",
     "connector",
+    "delta",
     "files",
     "kafka",
     "postgres",
@@ -37,6 +39,7 @@ __all__ = [
 
 _HOMES = {
     "wallaroo_spark.sinks.remote.connector_sink": ("connector",),
+    "wallaroo_spark.sinks.stores.delta": ("delta",),
     "wallaroo_spark.sinks.stores.files": ("files",),
     "wallaroo_spark.sinks.stores.kafka": ("kafka",),
     "wallaroo_spark.sinks.stores.postgres": ("postgres",),
@@ -45,6 +48,6 @@ _HOMES = {
     "wallaroo_spark.sinks.writer": ("BatchWriter", "transactional"),
 }
 
-_NEEDS = {"kafka": ("kafka",), "postgres": ("postgres",), "redis": ("registry",)}
+_NEEDS = {"delta": ("delta",), "kafka": ("kafka",), "postgres": ("postgres",), "redis": ("registry",)}
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES, _NEEDS)

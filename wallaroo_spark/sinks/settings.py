@@ -6,7 +6,7 @@ Parameters, docstrings, checks and the tables in ``docs/sinks.md`` come from it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from wallaroo_spark.errors import ConfigurationError
@@ -56,6 +56,17 @@ class FilesSettings(SinkSettings):
     checkpoint: str = field(metadata=row(Kind.TEXT, _CHECKPOINT))
     format: str = setting("parquet", Kind.TEXT, choices=FORMATS)
     """Format of the files; json has a line for each row, arrow is Arrow's IPC file format."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaSettings(SinkSettings):
+    """The settings of ``sinks.delta``."""
+
+    path: str = field(kw_only=False, metadata=row(Kind.TEXT))
+    """Folder of the table: local, or a URI of s3a. Every executor must reach it."""
+    checkpoint: str = field(metadata=row(Kind.TEXT, _CHECKPOINT))
+    partition_by: Sequence[str] = setting((), Kind.NAMES)
+    """Columns that divide a table which the sink creates: strings, integers, dates or booleans."""
 
 
 @dataclass(frozen=True, kw_only=True)

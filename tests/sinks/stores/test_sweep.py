@@ -1,4 +1,4 @@
-"""The crash-point sweep of files, durable streams, PostgreSQL, Redis and Kafka: drivers and tasks die at every step."""
+"""The crash-point sweep of files, Delta tables, durable streams, PostgreSQL, Redis and Kafka: drivers and tasks die at every step."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 import redis
+from deltalake import DeltaTable
 from pyarrow import dataset
 
 from proving.servers.kafka import KafkaServer
@@ -19,6 +20,7 @@ from tests.sinks.stores.stream_reader import declare, payloads
 from tests.sinks.sweep import CASES, Case, Lives, Subject, sweep
 from wallaroo_spark.sinks.interface import Prepared, Transaction
 from wallaroo_spark.sinks.settings import IDEMPOTENT, TWO_PHASE
+from wallaroo_spark.sinks.stores.delta import DeltaSink
 from wallaroo_spark.sinks.stores.files import FilesSink
 from wallaroo_spark.sinks.stores.kafka import KafkaSink
 from wallaroo_spark.sinks.stores.postgres import PostgresSink
@@ -58,6 +60,10 @@ class StreamRows(StreamSink):
 def files_sink(name: str, path: str, checkpoint: str) -> FilesSink:
     """The sink, in every process; so with those below."""
     return FilesSink(path, checkpoint=checkpoint, name=name)
+
+
+def delta_sink(name: str, path: str, checkpoint: str) -> DeltaSink:
+    return DeltaSink(path, checkpoint=checkpoint, name=name)
 
 
 def postgres_sink(name: str, dsn: str, table: str, mode: str) -> PostgresSink:
@@ -101,6 +107,19 @@ def test_files(lives: Lives, case: Case, tmp_path: Path) -> None:
 
     settings = {"path": str(place), "checkpoint": str(tmp_path / "checkpoint")}
     sweep(lives, subject_of(files_sink, seen, **settings), case, tmp_path)
+
+
+@pytest.mark.parametrize("case", IN_PART)
+def test_delta(lives: Lives, case: Case, tmp_path: Path) -> None:
+    place = tmp_path / "table"
+
+    def seen() -> list[str]:
+        return [str(value) for value in pa.table(DeltaTable(place).to_pyarrow_table()).column("value").to_pylist()]
+
+    settings = {"path": str(place), "checkpoint": str(tmp_path / "checkpoint")}
+    sweep(lives, subject_of(delta_sink, seen, **settings), case, tmp_path)
+    log = DeltaTable(place)
+    assert {path.name for path in place.glob("*.parquet")} == {Path(uri).name for uri in log.file_uris()}
 
 
 @pytest.mark.parametrize(("case", "mode"), PER_MODE)

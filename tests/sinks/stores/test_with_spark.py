@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 import redis as redis_client
+from deltalake import DeltaTable
 
 from proving.ports import lasting_port
 from proving.servers.kafka import KafkaServer
@@ -61,6 +62,16 @@ def test_files(spark: SparkSession, rows: DataFrame, tmp_path: Path) -> None:
     found = spark.read.parquet(str(place))
     assert found.filter("batch = 1").drop("batch").exceptAll(rows).isEmpty()
     assert found.schema.simpleString() == rows.schema.simpleString().removesuffix(">") + ",batch:int>"
+
+
+def test_delta(spark: SparkSession, rows: DataFrame, tmp_path: Path) -> None:
+    place = tmp_path / "table"
+    writer = sinks.delta(str(place), checkpoint=str(tmp_path / "checkpoint"), name="orders")
+    deliver_twice(writer, rows, lambda: (place.exists() and DeltaTable(place).count()) or 0)
+
+    found = spark.read.parquet(*DeltaTable(place).file_uris())
+    assert found.exceptAll(rows).exceptAll(rows).isEmpty()
+    assert found.schema.simpleString() == rows.schema.simpleString()
 
 
 def test_a_connector_sink_of_another_making(rows: DataFrame, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ Write = Callable[[Any, pa.Schema, Iterable[pa.RecordBatch]], None]
 
 def _parquet(stream: Any, schema: pa.Schema, rows: Iterable[pa.RecordBatch]) -> None:
     with parquet.ParquetWriter(stream, schema, compression="snappy") as writer:
-        for table in _gathered(rows):
+        for table in gathered(rows):
             writer.write_table(table)
 
 
@@ -66,7 +66,8 @@ FORMATS: dict[str, Write] = {"parquet": _parquet, "json": _json, "arrow": _arrow
 """The functions that write rows to a binary stream, by the name of the format, which is also the file suffix."""
 
 
-def _gathered(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+def gathered(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Rows in tables of a size that is worth reading at once."""
     gathered: list[pa.RecordBatch] = []
     size = 0
     for piece in rows:

@@ -50,7 +50,7 @@ class DeltaLogs:
                 code="package-missing",
                 packages=["deltalake"],
             )
-        self._root, self._options = _address(folder)
+        self._root, self._options = delta_address(folder)
         self._tables: dict[str, Any] = {}
 
     def __repr__(self) -> str:
@@ -141,8 +141,8 @@ class DeltaLogs:
             ) from error
 
 
-def _address(folder: Location) -> tuple[str, dict[str, str]]:
-    """The folder and its storage options, as ``deltalake`` takes them."""
+def delta_address(folder: Location) -> tuple[str, dict[str, str]]:
+    """The folder and its storage options, as ``deltalake`` takes them. Raises :class:`ConfigurationError`."""
     uri = folder.uri if isinstance(folder, PortableLocation) else folder
     scheme = (
         uri.partition("://")[0].lower() if "://" in uri else uri.partition(":")[0] if uri.startswith("file:") else ""
@@ -153,8 +153,8 @@ def _address(folder: Location) -> tuple[str, dict[str, str]]:
         settings = folder.settings if isinstance(folder, PortableLocation) else {}
         return "s3://" + uri.partition("://")[2].rstrip("/"), _s3_options(settings)
     raise ConfigurationError(
-        f"delta: logs are written to local folders and to s3a, and the application's folder is on {scheme}; leave "
-        "delta out, or put the folder there",
+        f"delta: logs are written to local folders and to s3a, and {folder} is on {scheme}; put it there, or leave "
+        "delta out",
         code="delta-not-supported",
         scheme=scheme,
     )

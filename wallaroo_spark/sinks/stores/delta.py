@@ -1,0 +1,345 @@
+"""The sink ``delta``: tasks write Parquet files into a Delta table's folder, and one entry of its log adds a batch.
+
+    <table>/<name>-<owner>.<batch>.<partition>.<attempt>.<n>.parquet   rows, which no reader sees before the entry
+    <table>/_delta_log/…                                               the entry has the batch as its transaction
+    <checkpoint>/_wallaroo/stages/<name>/                              an empty file for each prepared transaction
+
+Delta's own transaction of an application says which batch is there: the application is the sink and its checkpoint, the
+version the batch. Delta refuses an entry of a version that another driver has written meanwhile. The log is written
+with the package ``deltalake``, without Spark. Source: ``docs/sinks.md#delta-lake``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import date, datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema
+from deltalake import Transaction as DeltaTransaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction
+
+from wallaroo_spark.errors import SinkError
+from wallaroo_spark.settings import function_takes_settings, takes_settings
+from wallaroo_spark.sidecar import durable
+from wallaroo_spark.sidecar.syncing import sync
+from wallaroo_spark.sinks.interface import Prepared, Transaction
+from wallaroo_spark.sinks.settings import DeltaSettings
+from wallaroo_spark.sinks.stores.staged_rows import StagedSink, explained
+from wallaroo_spark.sinks.stores.table_rows import TableShape, WrittenFile, check_partitions, plain_schema, write_files
+from wallaroo_spark.sinks.writer import BatchWriter, transactional
+from wallaroo_spark.steps import SinkStep, passed
+from wallaroo_spark.storage.locations import Location, for_tasks, is_local, open_location, session
+from wallaroo_spark.streams.tables.delta import delta_address
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_UNKNOWN = ("delta.enableRowTracking", "delta.enableIcebergCompat")
+_OF_FIELDS = ("delta.generationExpression", "delta.invariants", "delta.identity.start")
+_MOST_TRIES = 5
+"""The most tries of an entry that other writers come before. A choice: ``deltalake`` tries each of them 15 times."""
+
+
+@function_takes_settings(DeltaSettings)
+def delta(settings: DeltaSettings) -> BatchWriter:
+    """A ``foreachBatch`` writer to a Delta table, as :class:`DeltaSink`."""
+    sink = DeltaSink(**vars(settings))
+    return transactional(sink, checkpoint=settings.checkpoint, shape=sink.with_the_shape_of_now)
+
+
+class DeltaSink(StagedSink):
+    """Appends rows to a Delta table, columns by name, and creates the table with the first batch that has rows.
+
+    Raises :class:`ConfigurationError` for settings that cannot work; methods raise :class:`SinkError`.
+    """
+
+    @takes_settings(DeltaSettings)
+    def __init__(self, settings: DeltaSettings) -> None:
+        super().__init__(settings.name, settings.checkpoint)
+        self._path: Location = settings.path
+        given = settings.partition_by
+        self._partitions = tuple(given.split(",")) if isinstance(given, str) else tuple(given)
+        self.in_tasks = (settings.checkpoint, settings.path)
+        self._shape: tuple[TableShape | None, int] | None = None
+
+    def __repr__(self) -> str:
+        return f"DeltaSink({str(self._path)!r}, name={self.name!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = {key: value for key, value in self.__dict__.items() if key not in ("_opened", "_root", "in_tasks")}
+        return {**kept, "_path": for_tasks(self._path, session())}
+
+    def with_the_shape_of_now(self, rows: DataFrame) -> DataFrame:
+        """Return the rows, after the driver has read the table's columns, so that its tasks need not."""
+        self._shape = self._read()
+        return rows
+
+    def prepare(self, transaction: Transaction, rows: Iterator[pa.RecordBatch]) -> Prepared:
+        """Write the rows to files in the table's folder, which its log does not know."""
+        shape, newest = self._shape or self._read()
+        if newest >= transaction.batch:
+            raise SinkError(
+                f"sink {self.name}: {self._path} has batch {newest} already, and this is batch {transaction.batch}: "
+                "the query's checkpoint is older than the table; start the query with the newest checkpoint, or give "
+                "it another name= to write these rows again",
+                code="sink-batch-unknown",
+                batch=transaction.batch,
+            )
+        self._stage.write(transaction, ())
+        pieces = (piece for piece in rows if piece.num_rows)
+        first = next(pieces, None)
+        if first is None:
+            return Prepared(transaction, 0)
+        where = f"sink {self.name}: {self._path}"
+        if shape is None:
+            found = plain_schema(first.schema, where)
+            shape = TableShape(pa.schema([one.with_nullable(True) for one in found]), self._partitions)
+        check_partitions(shape, where)
+        filesystem, root = self._opened
+
+        def open_file(number: int) -> tuple[str, AbstractContextManager[Any]]:
+            name = self._file(transaction, number)
+            return name, durable.new_file(filesystem, f"{root}/{name}")
+
+        def all_of_it() -> Iterator[pa.RecordBatch]:
+            yield first
+            yield from pieces
+
+        with self._explained(f"write {transaction.id}"):
+            durable.make_folder(filesystem, root)
+            files = write_files(all_of_it(), shape, where, open_file)
+            described = [self._described(one) for one in files]
+        schema = Schema.from_arrow(shape.schema).to_json()
+        detail = {"files": described, "schema": schema, "partitions": list(shape.partitions)}
+        return Prepared(transaction, sum(one.rows for one in files), detail)
+
+    def commit(self, batch: int, prepared: Sequence[Prepared]) -> None:
+        """Add the files of the batch to the table's log, in one entry."""
+        given = [one for one in prepared if one.rows]
+        if given:
+            self._add(batch, given)
+        done = {one.transaction for one in prepared}
+        left = [one for one in self._stage.found() if one.batch <= batch]
+        self.abort([one for one in left if one not in done])
+        self._stage.drop(left)
+
+    def abort(self, transactions: Sequence[Transaction]) -> None:
+        """Delete the files of transactions, except where the log may know them: then VACUUM deletes what it does not.
+
+        A checkpoint that is older than the table may list transactions as undecided that were committed since.
+        """
+        if not transactions:
+            return
+        newest = self._newest(self._table())
+        filesystem, root = self._opened
+        with self._explained("abort"):
+            for transaction in transactions:
+                number = 0
+                while transaction.batch > newest:
+                    path = f"{root}/{self._file(transaction, number)}"
+                    if not filesystem.get_file_info(path).is_file:
+                        break
+                    durable.delete_file(filesystem, path)
+                    number += 1
+        super().abort(transactions)
+
+    def _add(self, batch: int, given: Sequence[Prepared]) -> None:
+        detail = given[0].detail
+        properties = CommitProperties(app_transactions=[DeltaTransaction(self._application, batch)])
+        for tries in range(1, _MOST_TRIES + 1):
+            table = self._table()
+            if self._newest(table) < batch:
+                actions = [self._action(one, file) for one in given for file in one.detail["files"]]
+                with self._explained(f"commit batch {batch}"):
+                    try:
+                        table = table or self._created(detail["schema"], detail["partitions"])
+                        table.create_write_transaction(
+                            actions, "append", table.schema(), detail["partitions"], commit_properties=properties
+                        )
+                    except CommitFailedError:
+                        # Another writer was faster: perhaps another driver of this query, with this batch.
+                        if tries == _MOST_TRIES:
+                            raise
+                        continue
+            assert table is not None
+            self._settle(table.version())
+            return
+
+    def _created(self, schema: str, partitions: Sequence[str]) -> DeltaTable:
+        return DeltaTable.create(
+            self._root,
+            Schema.from_json(schema),
+            mode="ignore",
+            partition_by=list(partitions),
+            storage_options=self._options,
+        )
+
+    def _action(self, one: Prepared, file: Mapping[str, Any]) -> AddAction:
+        filesystem, root = self._opened
+        path = f"{root}/{file['path']}"
+        if filesystem.get_file_info(path).size != file["size"]:
+            raise SinkError(
+                f"sink {self.name}: the {one.rows} rows of {one.transaction.id} cannot be committed, because {path} "
+                "is not as it was written; restore it, or deliver the batch again from an older checkpoint",
+                code="sink-rows-lost",
+                transaction=one.transaction.id,
+            )
+        passed(SinkStep.HALF_COMMITTED)
+        return AddAction(file["path"], file["size"], file["values"], file["modified"], True, file["statistics"])
+
+    def _settle(self, version: int) -> None:
+        """Return when the newest entries of the log are on the disk; ``deltalake`` does not wait for that."""
+        filesystem, root = self._opened
+        if is_local(filesystem):
+            with self._explained("sync the log"):
+                # The entry before may be the one that has created the table.
+                for number in range(max(0, version - 1), version + 1):
+                    sync(f"{root}/_delta_log/{number:020d}.json")
+                durable.sync_names(filesystem, f"{root}/_delta_log")
+
+    def _read(self) -> tuple[TableShape | None, int]:
+        """The shape of the table, None where there is none yet, and its newest batch of this sink."""
+        table = self._table()
+        if table is None:
+            return None, -1
+        where = f"sink {self.name}: {self._path}"
+        self._check_features(table)
+        shape = TableShape(
+            plain_schema(pa.schema(table.schema().to_arrow()), where), tuple(table.metadata().partition_columns)
+        )
+        if self._partitions not in ((), shape.partitions):
+            raise SinkError(
+                f"{where} is divided by {', '.join(shape.partitions) or 'nothing'}, and partition_by is "
+                f"{', '.join(self._partitions)}; leave partition_by out, or write to a table of its own",
+                code="sink-target",
+                path=str(self._path),
+            )
+        return shape, self._newest(table)
+
+    def _check_features(self, table: DeltaTable) -> None:
+        """Raise :class:`SinkError` for a table whose rules only Delta's writer in Spark keeps."""
+        metadata = table.metadata()
+        on = [
+            name
+            for name, value in metadata.configuration.items()
+            if name.startswith("delta.constraints.")
+            or (name == "delta.columnMapping.mode" and value != "none")
+            or (name.startswith(_UNKNOWN) and value == "true")
+        ]
+        for one in json.loads(table.schema().to_json())["fields"]:
+            on += [f"{name} of column {one['name']}" for name in _OF_FIELDS if name in one["metadata"]]
+            on += [f"NOT NULL within column {one['name']}"] if _has_parts_without_null(one["type"]) else []
+        if on:
+            raise SinkError(
+                f"sink {self.name}: {self._path} has {', '.join(on)}, which this sink does not keep; remove it from "
+                "the table, or write the batch with Delta's own writer in Spark, as the page on sinks says",
+                code="sink-target",
+                path=str(self._path),
+            )
+
+    def _table(self) -> DeltaTable | None:
+        """The table as it is now; None where there is none."""
+        with self._explained("read the log"):
+            try:
+                return DeltaTable(self._root, storage_options=self._options)
+            except TableNotFoundError:
+                return None
+
+    def _newest(self, table: DeltaTable | None) -> int:
+        """The newest batch of this sink in a table; -1 without one."""
+        known = table.transaction_version(self._application) if table is not None else None
+        return -1 if known is None else int(known)
+
+    @property
+    def _application(self) -> str:
+        return f"wallaroo/{self.name}/{self._stage.identity()}"
+
+    @cached_property
+    def _opened(self) -> tuple[Any, str]:
+        opened = open_location(self._path, session())
+        return opened.filesystem, opened.root
+
+    @cached_property
+    def _address(self) -> tuple[str, dict[str, str]]:
+        return delta_address(for_tasks(self._path, session()))
+
+    @property
+    def _root(self) -> str:
+        return self._address[0]
+
+    @property
+    def _options(self) -> dict[str, str]:
+        return self._address[1]
+
+    def _file(self, transaction: Transaction, number: int) -> str:
+        own = f"{self.name}-{self._stage.identity()[:8]}"
+        return f"{own}.{transaction.batch}.{transaction.partition}.{transaction.attempt}.{number}.parquet"
+
+    def _described(self, file: WrittenFile) -> dict[str, Any]:
+        filesystem, root = self._opened
+        return {
+            "path": file.path,
+            "size": filesystem.get_file_info(f"{root}/{file.path}").size,
+            "values": {name: _text(value) for name, value in file.values.items()},
+            "modified": int(time.time() * 1000),
+            "statistics": json.dumps(statistics(file)),
+        }
+
+    def _explained(self, action: str) -> AbstractContextManager[None]:
+        return explained(self.name, action, str(self._path), OSError, pa.ArrowException, DeltaError)
+
+
+def statistics(file: WrittenFile) -> dict[str, Any]:
+    """What Delta's log says of a file, so that readers pass it over: ranges of integers, dates and times alone."""
+    ranges: dict[str, tuple[Any, Any]] = {}
+    [footer] = file.footers
+    for column in range(footer.num_columns):
+        found = [footer.row_group(group).column(column) for group in range(footer.num_row_groups)]
+        name = found[0].path_in_schema
+        kept = [one.statistics for one in found if one.statistics is not None]
+        low, high = ([getattr(one, side) for one in kept if one.has_min_max] for side in ("min", "max"))
+        if len(low) == len(found) and "." not in name and type(low[0]) in (int, date, datetime):
+            ranges[name] = min(low), max(high)
+    return {
+        "numRecords": file.rows,
+        "minValues": {name: _json(low) for name, (low, _) in ranges.items()},
+        "maxValues": {name: _json(high, up=True) for name, (_, high) in ranges.items()},
+    }
+
+
+def _json(value: int | date | datetime, *, up: bool = False) -> int | str:
+    """A value in the form of Delta's statistics, which have milliseconds."""
+    if not isinstance(value, datetime):
+        return value if isinstance(value, int) else value.isoformat()
+    milliseconds = math.ceil(value.microsecond / 1000) if up else value.microsecond // 1000
+    whole = value.replace(microsecond=0, tzinfo=None).isoformat()
+    if milliseconds == 1000:
+        return f"{whole}.999999{'Z' if value.tzinfo else ''}"
+    return f"{whole}.{milliseconds:03d}{'Z' if value.tzinfo else ''}"
+
+
+def _text(value: Any) -> str | None:
+    """The value of a partition as Delta's log has it; an empty text is null there."""
+    if value is None or value == "":
+        return None
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _has_parts_without_null(kind: Any) -> bool:
+    if not isinstance(kind, Mapping):
+        return False
+    if not (kind.get("containsNull", True) and kind.get("valueContainsNull", True)):
+        return True
+    parts = [kind.get("elementType"), kind.get("keyType"), kind.get("valueType")]
+    fields = kind.get("fields", [])
+    return any(not one["nullable"] for one in fields) or any(
+        map(_has_parts_without_null, [*parts, *(one["type"] for one in fields)])
+    )

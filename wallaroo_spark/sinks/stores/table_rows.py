@@ -1,0 +1,170 @@
+"""Rows as Parquet files of a table: the types that tables have, the columns that a table takes, its partitions."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import parquet
+
+from wallaroo_spark.errors import SinkError
+from wallaroo_spark.sinks.stores.files import gathered
+
+_STRANGE = set(" ,;{}()\n\t=")
+"""Characters that readers of tables do not accept in names of columns."""
+_PLAIN = (
+    pa.types.is_boolean,
+    pa.types.is_signed_integer,
+    pa.types.is_float32,
+    pa.types.is_float64,
+    pa.types.is_decimal128,
+    pa.types.is_date32,
+)
+_IN_PARTITIONS = (pa.types.is_boolean, pa.types.is_signed_integer, pa.types.is_date32, pa.types.is_string)
+
+
+@dataclass(frozen=True)
+class TableShape:
+    """The columns of a table, and of these the ones that divide it. Picklable."""
+
+    schema: pa.Schema
+    """Columns with the types of :func:`plain_schema`."""
+    partitions: tuple[str, ...] = ()
+
+
+@dataclass
+class WrittenFile:
+    """A Parquet file, with the values of the partitioning columns of all its rows."""
+
+    path: str
+    values: dict[str, Any]
+    rows: int = 0
+    footers: list[Any] = field(default_factory=list)
+    """What Parquet says of the file, once it is complete."""
+
+
+def plain_schema(schema: pa.Schema, where: str) -> pa.Schema:
+    """The schema with types as tables have them, without what they say of nulls within a value.
+
+    Raises :class:`SinkError` for a type or a name that tables do not have.
+    """
+    seen: set[str] = set()
+    fields = []
+    for one in schema:
+        if one.name.lower() in seen or not one.name or _STRANGE & set(one.name):
+            raise _refused(
+                where, one.name, "is there twice, is empty or has a blank or one of ,;{}()= in it: rename it"
+            )
+        seen.add(one.name.lower())
+        fields.append(pa.field(one.name, _plain(one.type, one.name, where), one.nullable))
+    return pa.schema(fields)
+
+
+def fitting(piece: pa.RecordBatch, shape: TableShape, where: str) -> pa.Table:
+    """Rows in the order and with the types of a table's columns. Raises :class:`SinkError` for rows that do not fit.
+
+    A column that the rows lack is left out, which readers take for null.
+    """
+    found = plain_schema(piece.schema, where)
+    known = {one.name: one for one in shape.schema}
+    for one in found:
+        if one.name not in known:
+            raise _refused(
+                where, one.name, f"is not in the table, which has {', '.join(known)}: add it there, or select others"
+            )
+        if one.type != known[one.name].type:
+            raise _refused(where, one.name, f"is {one.type}, and {known[one.name].type} in the table: cast it")
+    for one in shape.schema:
+        if not one.nullable and (one.name not in found.names or piece.column(one.name).null_count):
+            raise _refused(where, one.name, "may not be null in the table, and a row has no value for it")
+    kept = [one for one in shape.schema if one.name in found.names]
+    if all(one.name in shape.partitions for one in kept):
+        raise _refused(where, ", ".join(found.names), "divides the table, and the rows have no other column")
+    return pa.table([piece.column(one.name).cast(one.type) for one in kept], pa.schema(kept))
+
+
+def check_partitions(shape: TableShape, where: str) -> None:
+    """Raise :class:`SinkError` where a partitioning column is missing, or of a type that has no one text."""
+    for name in shape.partitions:
+        if name not in shape.schema.names:
+            raise _refused(where, name, f"shall divide the table, and is none of {', '.join(shape.schema.names)}")
+        kind = shape.schema.field(name).type
+        if not any(check(kind) for check in _IN_PARTITIONS):
+            raise _refused(where, name, f"is {kind}, and only strings, integers, dates and booleans divide a table")
+
+
+def write_files(
+    rows: Iterable[pa.RecordBatch],
+    shape: TableShape,
+    where: str,
+    open_file: Callable[[int], tuple[str, Any]],
+    *,
+    keep_partitions: bool = False,
+) -> list[WrittenFile]:
+    """Write rows to Parquet files, one for each value of the partitioning columns, in the order of the rows.
+
+    ``open_file`` is called with 0, 1, … and returns the path of a new file and a context that yields its stream. Files
+    contain the partitioning columns where ``keep_partitions``.
+    """
+    found: dict[tuple[Any, ...], tuple[WrittenFile, Any]] = {}
+    with contextlib.ExitStack() as stack:
+        for table in gathered(_batches(rows, shape, where)):
+            for values, some in _divided(table, shape.partitions):
+                kept = some if keep_partitions else some.drop_columns(list(shape.partitions))
+                if values not in found:
+                    path, context = open_file(len(found))
+                    one = WrittenFile(path, dict(zip(shape.partitions, values, strict=True)))
+                    stream = stack.enter_context(context)
+                    writer = parquet.ParquetWriter(
+                        stream, kept.schema, store_schema=False, metadata_collector=one.footers
+                    )
+                    found[values] = one, stack.enter_context(writer)
+                one, writer = found[values]
+                writer.write_table(kept)
+                one.rows += kept.num_rows
+    return [one for one, _ in found.values()]
+
+
+def _batches(rows: Iterable[pa.RecordBatch], shape: TableShape, where: str) -> Iterator[pa.RecordBatch]:
+    for piece in filter(len, rows):
+        yield from fitting(piece, shape, where).to_batches()
+
+
+def _divided(table: pa.Table, columns: tuple[str, ...]) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
+    """The rows of each value of the columns, with these values."""
+    if not columns:
+        yield (), table
+        return
+    for row in table.group_by(list(columns)).aggregate([]).to_pylist():
+        mask: Any = None
+        for name in columns:
+            column, value = table.column(name), row[name]
+            same = pc.is_null(column) if value is None else pc.fill_null(pc.equal(column, value), False)
+            mask = same if mask is None else pc.and_(mask, same)
+        yield tuple(row[name] for name in columns), table.filter(mask)
+
+
+def _plain(kind: pa.DataType, name: str, where: str) -> pa.DataType:
+    if any(check(kind) for check in _PLAIN):
+        return kind
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return pa.binary()
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", "UTC" if kind.tz else None)
+    if pa.types.is_struct(kind):
+        return pa.struct([one.with_nullable(True) for one in plain_schema(pa.schema(list(kind)), where)])
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(pa.field("element", _plain(kind.value_type, name, where)))
+    if pa.types.is_map(kind):
+        return pa.map_(_plain(kind.key_type, name, where), _plain(kind.item_type, name, where))
+    raise _refused(where, name, f"is of type {kind}, which tables do not have: cast it")
+
+
+def _refused(where: str, column: str, why: str) -> SinkError:
+    return SinkError(f"{where}: column {column} {why}", code="sink-columns", column=column)
