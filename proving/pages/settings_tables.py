@@ -13,6 +13,7 @@ from wallaroo_spark.pubsub.publishing.settings import TopicSettings
 from wallaroo_spark.pubsub.subscribing.settings import SubscriptionSettings, TopicSourceSettings
 from wallaroo_spark.sinks.settings import (
     ConnectorSinkSettings,
+    DeltaSettings,
     FilesSettings,
     KafkaSettings,
     PostgresWriterSettings,
@@ -24,6 +25,7 @@ TABLES: dict[str, dict[str, Any]] = {
     "sinks.md": {
         "sinks.connector": ConnectorSinkSettings,
         "sinks.files": FilesSettings,
+        "sinks.delta": DeltaSettings,
         "sinks.postgres": PostgresWriterSettings,
         "sinks.kafka": KafkaSettings,
         "sinks.redis": RedisSettings,

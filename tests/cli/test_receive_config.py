@@ -11,8 +11,9 @@ from click.testing import CliRunner
 
 from wallaroo_spark.cli.main import cli
 from wallaroo_spark.cli.receive.config import ReceiveConfig, SinkConfig, load, parse, problems
-from wallaroo_spark.cli.receive.running import event_writer
+from wallaroo_spark.cli.receive.running import batch_writer
 from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.sinks.stores.delta import DeltaSink
 from wallaroo_spark.sinks.stores.stream import StreamSink
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
@@ -132,10 +133,22 @@ def test_a_durable_stream_needs_its_application_and_its_name() -> None:
 def test_the_options_of_a_durable_stream_are_settings_of_its_sink(tmp_path: Path) -> None:
     options = {"stream": "shop/orders", "format": "cloudevents", "timeout": "90s", "max_unread": "1m"}
     sink = {"format": "stream", "path": str(tmp_path / "shop"), "options": options}
-    writer = event_writer(parse({**LEAST, "checkpoint": str(tmp_path), "sink": sink}, "r.yaml"))
+    writer = batch_writer(parse({**LEAST, "checkpoint": str(tmp_path), "sink": sink}, "r.yaml"))
 
     assert isinstance(writer.sink, StreamSink)
     assert (writer.sink.name, writer.checkpoint) == ("shop.orders", str(tmp_path))
+
+
+def test_a_delta_table_is_written_by_the_sink_of_this_package(tmp_path: Path) -> None:
+    sink = {"format": "deltalake", "path": str(tmp_path / "table"), "options": {"partition_by": ["day", "shop"]}}
+    writer = batch_writer(parse({**LEAST, "checkpoint": str(tmp_path), "sink": sink}, "r.yaml"))
+
+    assert isinstance(writer.sink, DeltaSink)
+    assert (writer.sink.name, writer.checkpoint) == (LEAST["receiver"], str(tmp_path))
+    assert writer.sink._partitions == ("day", "shop")
+    assert refusal({"sink": {"format": "deltalake"}}).startswith("r.yaml lacks sink.path (where the deltalake files")
+    sink["options"] = {"mergeSchema": True}
+    assert refusal({"sink": sink}).startswith("r.yaml: sink.options.mergeSchema is not known")
 
 
 def test_a_secret_is_not_repeated_in_an_error() -> None:

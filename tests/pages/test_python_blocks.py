@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from deltalake import DeltaTable
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
@@ -45,6 +46,7 @@ TRIED = {
     "docs/pipelines/clients.md",
     "docs/producers.md",
     "docs/pubsub.md",
+    "docs/sinks.md",
     "docs/start/producer.md",
     "docs/start/tests.md",
     "docs/testing.md",
@@ -308,6 +310,19 @@ def test_the_page_on_publishing_in_bulk() -> None:
         page.finish()
 
         assert worker.committed["value"].to_pylist() == [b'{"type": "shop.order.created", "data": {"order": 17}}']
+
+
+def test_the_page_on_sinks(spark: SparkSession, tmp_path: Path) -> None:
+    page = Reader("docs/sinks.md", {"/data/": f"{tmp_path}/"})
+    page.run()
+    query = page.names["query"]
+    try:
+        until(lambda: query.exception() or (tmp_path / "lake/numbers/_delta_log").exists())
+        assert query.exception() is None
+    finally:
+        query.stop()
+
+    assert DeltaTable(tmp_path / "lake/numbers").to_pyarrow_table().column("value").to_pylist()
 
 
 def test_the_page_on_publish_subscribe(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,8 @@
 """Transactional sinks: each batch of a query is written once, also when Spark runs the batch several times.
 
-``connector``, ``delta``, ``files``, ``kafka``, ``postgres``, ``redis`` and ``stream`` each make a writer for ``foreachBatch``.
-Each loads on first use, and raises :class:`PackageMissingError` when its client package is not installed.
+``connector``, ``delta``, ``files``, ``kafka``, ``postgres``, ``redis`` and ``stream`` each make a writer for
+``foreachBatch``. Each loads on first use, and raises :class:`PackageMissingError` when its client package is not
+installed.
 Source: ``docs/protocol.md#sinks`` and ``docs/sinks.md``.
 """
 

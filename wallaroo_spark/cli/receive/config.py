@@ -16,7 +16,7 @@ from typing import Any
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.options import Options, read_value, resolve_secret, table
 from wallaroo_spark.settings import Kind, Row, check, row, rows, setting
-from wallaroo_spark.sinks.settings import StreamSettings
+from wallaroo_spark.sinks.settings import DeltaSettings, StreamSettings
 from wallaroo_spark.texts import hint
 from wallaroo_spark.yaml_reader import YamlValue, read_documents
 
@@ -120,6 +120,9 @@ SECTIONS = ("checkpoint", "sink", "trigger", "spark", "select")
 STREAM = "stream"
 """The format of a sink that is a durable stream: its path is an application's folder, its options are settings of
 ``sinks.stream``."""
+DELTA = "deltalake"
+"""The format of a sink that is a Delta table which ``sinks.delta`` writes: its options are settings of that sink. The
+format ``delta`` is Spark's, and needs a jar."""
 FILE_FORMATS = ("parquet", "json", "csv", "orc", "text", "avro", "xml")
 
 
@@ -148,7 +151,8 @@ class TriggerConfig:
 
 
 _SINK = {row.name: row for row in rows(SinkConfig)}
-_EVENTS = {row.name: row for row in rows(StreamSettings) if row.name not in ("application", "checkpoint")}
+_OF_WRITERS = {STREAM: StreamSettings, DELTA: DeltaSettings}
+_GIVEN_ELSEWHERE = ("application", "path", "checkpoint")
 _TRIGGER = {row.name: row for row in rows(TriggerConfig)}
 
 
@@ -296,7 +300,7 @@ class _DocumentReading:
             "checkpoint (a directory that belongs to this query alone)": sections.get("checkpoint"),
             "sink.format (such as parquet)": form,
         }
-        if form in FILE_FORMATS:
+        if form in (*FILE_FORMATS, DELTA):
             needed[f"sink.path (where the {form} files go)"] = sink.get("path")
         elif form == STREAM:
             stream = options.get("stream") if isinstance(options, dict) else None
@@ -337,8 +341,9 @@ class _DocumentReading:
 
     def _sink(self, given: Mapping[str, Any]) -> SinkConfig:
         options = self._mapping(given, "options", "sink.")
-        if given.get("format") == STREAM:
-            self._read(_EVENTS, options, "sink.options.")
+        if (form := given.get("format")) in _OF_WRITERS:
+            known = {row.name: row for row in rows(_OF_WRITERS[form]) if row.name not in _GIVEN_ELSEWHERE}
+            self._read(known, options, "sink.options.")
         return SinkConfig(**{"format": "", **self._read(_SINK, given, "sink.")}, options=_texts(options))
 
     def _trigger(self, given: dict[str, Any]) -> dict[str, Any]:
@@ -369,5 +374,11 @@ class _DocumentReading:
 
 
 def _texts(given: Mapping[str, Any]) -> dict[str, str]:
-    """Return the values as Spark writes them: true and false in lower case."""
-    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
+    """Return the values as Spark writes them: true and false in lower case, and a list with commas."""
+    return {name: _text(value) for name, value in given.items()}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(_text, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)

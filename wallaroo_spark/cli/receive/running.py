@@ -9,11 +9,12 @@ import signal
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from wallaroo_spark.cli.receive.config import STREAM, ReceiveConfig
+from wallaroo_spark.cli.receive.config import DELTA, STREAM, ReceiveConfig
 from wallaroo_spark.cli.receive.view import PlainView, QuerySnapshot
 from wallaroo_spark.cli.sessions import ended_with, refusal, session_for, standard_error_to, ui_address
 from wallaroo_spark.cli.signals import Signals, java_waits
@@ -22,7 +23,7 @@ from wallaroo_spark.observe.receiver import ReceiverStatus
 from wallaroo_spark.options import read_value
 from wallaroo_spark.runtime import job_errors
 from wallaroo_spark.settings import rows as settings_rows
-from wallaroo_spark.sinks.settings import StreamSettings
+from wallaroo_spark.sinks.settings import DeltaSettings, StreamSettings
 
 POLL_SECONDS = 0.25
 """Interval of the checks for a signal and for the query's end. A choice: a person notices no such delay."""
@@ -63,13 +64,25 @@ def open_session(config: ReceiveConfig, *, quiet: bool = True) -> tuple[Any, boo
     return session_for(f"wallaroo receiver {config.receiver}", config.spark, config.options.workers + 2, quiet=quiet)
 
 
-def event_writer(config: ReceiveConfig) -> Any:
-    """The writer of a receiver's rows to a durable stream. Raises :class:`ConfigurationError`."""
+def batch_writer(config: ReceiveConfig) -> Any:
+    """The writer of a receiver's rows to a sink of this package; None for a format of Spark's.
+
+    Raises :class:`ConfigurationError`.
+    """
     from wallaroo_spark import sinks
 
-    given, table = config.sink.options, {row.name: row for row in settings_rows(StreamSettings)}
-    values = {name: read_value(table[name], text) for name, text in given.items()}
-    return sinks.stream(config.sink.path, checkpoint=config.checkpoint, **values)
+    given, path = config.sink.options, config.sink.path
+    if config.sink.format == STREAM:
+        return sinks.stream(path, checkpoint=config.checkpoint, **_values(StreamSettings, given))
+    if config.sink.format == DELTA:
+        values = _values(DeltaSettings, {"name": config.receiver, **given})
+        return sinks.delta(path, checkpoint=config.checkpoint, **values)
+    return None
+
+
+def _values(settings: type, given: Mapping[str, str]) -> dict[str, Any]:
+    table = {row.name: row for row in settings_rows(settings)}
+    return {name: read_value(table[name], text) for name, text in given.items()}
 
 
 def start_query(receiver: Any, config: ReceiveConfig) -> Any:
@@ -81,8 +94,8 @@ def start_query(receiver: Any, config: ReceiveConfig) -> Any:
         if config.select:
             rows = rows.selectExpr(*config.select)
         writer = rows.writeStream
-        if sink.format == STREAM:
-            writer = writer.foreachBatch(event_writer(config))
+        if (ours := batch_writer(config)) is not None:
+            writer = writer.foreachBatch(ours)
         else:
             writer = writer.format(sink.format).outputMode(sink.mode).options(**sink.options)
             if sink.path:

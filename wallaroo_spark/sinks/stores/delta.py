@@ -65,8 +65,8 @@ class DeltaSink(StagedSink):
     def __init__(self, settings: DeltaSettings) -> None:
         super().__init__(settings.name, settings.checkpoint)
         self._path: Location = settings.path
-        given = settings.partition_by
-        self._partitions = tuple(given.split(",")) if isinstance(given, str) else tuple(given)
+        given: str | Sequence[str] = settings.partition_by
+        self._partitions: tuple[str, ...] = tuple(given.split(",") if isinstance(given, str) else given)
         self.in_tasks = (settings.checkpoint, settings.path)
         self._shape: tuple[TableShape | None, int] | None = None
 
@@ -74,7 +74,7 @@ class DeltaSink(StagedSink):
         return f"DeltaSink({str(self._path)!r}, name={self.name!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = {key: value for key, value in self.__dict__.items() if key not in ("_opened", "_root", "in_tasks")}
+        kept = {key: value for key, value in self.__dict__.items() if key not in ("_opened", "_address", "in_tasks")}
         return {**kept, "_path": for_tasks(self._path, session())}
 
     def with_the_shape_of_now(self, rows: DataFrame) -> DataFrame:
@@ -157,7 +157,7 @@ class DeltaSink(StagedSink):
         for tries in range(1, _MOST_TRIES + 1):
             table = self._table()
             if self._newest(table) < batch:
-                actions = [self._action(one, file) for one in given for file in one.detail["files"]]
+                actions: list[Any] = [self._action(one, file) for one in given for file in one.detail["files"]]
                 with self._explained(f"commit batch {batch}"):
                     try:
                         table = table or self._created(detail["schema"], detail["partitions"])

@@ -135,7 +135,7 @@ class StagedSink:
 
     def __init__(self, name: str, checkpoint: str) -> None:
         self.name = name
-        self.in_tasks = (checkpoint,)
+        self.in_tasks: tuple[str, ...] = (checkpoint,)
         self._stage = StagedRows(checkpoint, name)
 
     def abort(self, transactions: Sequence[Transaction]) -> None:
