@@ -49,6 +49,7 @@ EXTRAS = {
     "quic": Extra(("aioquic",)),
     "otel": Extra(("opentelemetry",)),
     "delta": Extra(("deltalake",)),
+    "iceberg": Extra(("pyiceberg",)),
     "hdfs": Extra(("hdfs_native", "fsspec")),
 }
 """The extras that programs need: of a module that several install, the first one is named where nothing says more.

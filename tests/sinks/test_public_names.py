@@ -24,6 +24,7 @@ def test_every_name_is_there() -> None:
         ("connector", {"address": "127.0.0.1:7200"}),
         ("delta", {"path": "out"}),
         ("files", {"path": "out", "format": "json"}),
+        ("iceberg", {"table": "shop.orders"}),
         ("kafka", {"bootstrap": "127.0.0.1:9092", "topic": "t"}),
         ("postgres", {"dsn": "postgresql://h/d", "table": "t"}),
         ("redis", {"url": "redis://h", "stream": "s"}),
@@ -44,7 +45,8 @@ def test_each_kind_makes_a_writer_that_can_be_pickled_and_connects_to_nobody(
 
 
 @pytest.mark.parametrize(
-    ("kind", "missing"), [("delta", "deltalake"), ("kafka", "confluent_kafka"), ("postgres", "psycopg")]
+    ("kind", "missing"),
+    [("delta", "deltalake"), ("iceberg", "pyiceberg"), ("kafka", "confluent_kafka"), ("postgres", "psycopg")],
 )
 def test_a_missing_package_is_named_with_its_extra(kind: str, missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(sys.modules):

@@ -1,7 +1,7 @@
 """Transactional sinks: each batch of a query is written once, also when Spark runs the batch several times.
 
-``connector``, ``delta``, ``files``, ``kafka``, ``postgres``, ``redis`` and ``stream`` each make a writer for
-``foreachBatch``. Each loads on first use, and raises :class:`PackageMissingError` when its client package is not
+``connector``, ``delta``, ``files``, ``iceberg``, ``kafka``, ``postgres``, ``redis`` and ``stream`` each make a writer
+for ``foreachBatch``. Each loads on first use, and raises :class:`PackageMissingError` when its client package is not
 installed.
 Source: ``docs/protocol.md#sinks`` and ``docs/sinks.md``.
 """
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from wallaroo_spark.sinks.remote.connector_sink import connector
     from wallaroo_spark.sinks.stores.delta import delta
     from wallaroo_spark.sinks.stores.files import files
+    from wallaroo_spark.sinks.stores.iceberg import iceberg
     from wallaroo_spark.sinks.stores.kafka import kafka
     from wallaroo_spark.sinks.stores.postgres import postgres
     from wallaroo_spark.sinks.stores.redis import redis
@@ -31,6 +32,7 @@ __all__ = [
     "connector",
     "delta",
     "files",
+    "iceberg",
     "kafka",
     "postgres",
     "redis",
@@ -42,6 +44,7 @@ _HOMES = {
     "wallaroo_spark.sinks.remote.connector_sink": ("connector",),
     "wallaroo_spark.sinks.stores.delta": ("delta",),
     "wallaroo_spark.sinks.stores.files": ("files",),
+    "wallaroo_spark.sinks.stores.iceberg": ("iceberg",),
     "wallaroo_spark.sinks.stores.kafka": ("kafka",),
     "wallaroo_spark.sinks.stores.postgres": ("postgres",),
     "wallaroo_spark.sinks.stores.redis": ("redis",),
@@ -49,6 +52,12 @@ _HOMES = {
     "wallaroo_spark.sinks.writer": ("BatchWriter", "transactional"),
 }
 
-_NEEDS = {"delta": ("delta",), "kafka": ("kafka",), "postgres": ("postgres",), "redis": ("registry",)}
+_NEEDS = {
+    "delta": ("delta",),
+    "iceberg": ("iceberg",),
+    "kafka": ("kafka",),
+    "postgres": ("postgres",),
+    "redis": ("registry",),
+}
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES, _NEEDS)

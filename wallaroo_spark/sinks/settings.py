@@ -70,6 +70,20 @@ class DeltaSettings(SinkSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class IcebergSettings(SinkSettings):
+    """The settings of ``sinks.iceberg``."""
+
+    table: str = field(kw_only=False, metadata=row(Kind.TEXT))
+    """Table to append to, as `namespace.name`. Every executor must reach its files."""
+    checkpoint: str = field(metadata=row(Kind.TEXT, _CHECKPOINT))
+    catalog: str = setting("default", Kind.TEXT)
+    """Name of the catalog, as `pyiceberg` knows it."""
+    properties: Mapping[str, str] | None = setting(None, Kind.OBJECT, secret=True)
+    """Properties of the catalog, such as `type` and `uri`, beside those of the file `.pyiceberg.yaml`; a value may be
+    `env:NAME`."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PostgresSettings(SinkSettings):
     """The settings of :class:`~wallaroo_spark.sinks.stores.postgres.PostgresSink`."""
 

@@ -15,6 +15,7 @@ from pyarrow import dataset, parquet
 
 from proving.servers.kafka import KafkaServer
 from proving.servers.postgres import PostgresServer
+from tests.sinks.stores.iceberg_lake import Lake
 from tests.sinks.stores.kafka_reader import records
 from tests.sinks.stores.stream_reader import declare, payloads
 from tests.sinks.sweep import CASES, Case, Lives, Subject, sweep
@@ -22,6 +23,7 @@ from wallaroo_spark.sinks.interface import Prepared, Transaction
 from wallaroo_spark.sinks.settings import IDEMPOTENT, TWO_PHASE
 from wallaroo_spark.sinks.stores.delta import DeltaSink
 from wallaroo_spark.sinks.stores.files import FilesSink
+from wallaroo_spark.sinks.stores.iceberg import IcebergSink
 from wallaroo_spark.sinks.stores.kafka import KafkaSink
 from wallaroo_spark.sinks.stores.postgres import PostgresSink
 from wallaroo_spark.sinks.stores.redis import RedisSink
@@ -64,6 +66,10 @@ def files_sink(name: str, path: str, checkpoint: str) -> FilesSink:
 
 def delta_sink(name: str, path: str, checkpoint: str) -> DeltaSink:
     return DeltaSink(path, checkpoint=checkpoint, name=name)
+
+
+def iceberg_sink(name: str, catalog: dict[str, str], checkpoint: str) -> IcebergSink:
+    return IcebergSink("shop.orders", catalog="lake", properties=catalog, checkpoint=checkpoint, name=name)
 
 
 def postgres_sink(name: str, dsn: str, table: str, mode: str) -> PostgresSink:
@@ -122,6 +128,23 @@ def test_delta(lives: Lives, case: Case, tmp_path: Path) -> None:
     sweep(lives, subject_of(delta_sink, seen, **settings), case, tmp_path)
     log = DeltaTable(place)
     assert {path.name for path in place.glob("*.parquet")} == {Path(uri).name for uri in log.file_uris()}
+
+
+@pytest.mark.parametrize("case", [pytest.param(*one.values, id=one.id, marks=pytest.mark.long) for one in CASES])
+def test_iceberg(lives: Lives, case: Case, tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    rows = pa.schema([(name, pa.int64()) for name in ("batch", "partition", "number")] + [("value", pa.string())])
+    lake.create(rows)
+
+    def seen() -> list[str]:
+        found = [path.removeprefix("file://") for path in lake.table().inspect.files()["file_path"].to_pylist()]
+        return [str(value) for path in sorted(found) for value in parquet.read_table(path)["value"].to_pylist()]
+
+    subject = Subject(
+        f"{ME}:iceberg_sink", lambda _: seen(), {"catalog": lake.properties, "checkpoint": str(tmp_path / "checkpoint")}
+    )
+    sweep(lives, subject, case, tmp_path)
+    assert len(list((tmp_path / "lake").rglob("data/*.parquet"))) == len(lake.table().inspect.files())
 
 
 @pytest.mark.parametrize(("case", "mode"), PER_MODE)
