@@ -41,7 +41,7 @@ _MOST_TRIES = 10
 _RETRIES = "commit.retry.num-retries"
 
 
-class _Target(NamedTuple):
+class _TableNow(NamedTuple):
     """What a task needs to write files of a table. Picklable."""
 
     shape: TableShape
@@ -65,7 +65,7 @@ class IcebergSink(StagedSink):
         super().__init__(settings.name, settings.checkpoint)
         self._identifier, self._catalog = settings.table, settings.catalog
         self._properties = dict(settings.properties or {})
-        self._now: _Target | None = None
+        self._now: _TableNow | None = None
 
     def __repr__(self) -> str:
         return f"IcebergSink({self._identifier!r}, name={self.name!r})"
@@ -158,7 +158,7 @@ class IcebergSink(StagedSink):
                     if tries == _MOST_TRIES:
                         raise
 
-    def _read(self) -> _Target:
+    def _read(self) -> _TableNow:
         table = self._table()
         schema = plain_schema(schema_to_pyarrow(table.schema(), include_field_ids=False), self._where)
         fields = table.spec().fields
@@ -173,7 +173,7 @@ class IcebergSink(StagedSink):
         columns = tuple(table.schema().find_column_name(one.source_id) or one.name for one in fields)
         shape = TableShape(schema, columns)
         check_partitions(shape, self._where)
-        return _Target(shape, self._newest(table), table.location(), dict(table.io.properties))
+        return _TableNow(shape, self._newest(table), table.location(), dict(table.io.properties))
 
     def _table(self) -> Table:
         """The table as it is now."""
