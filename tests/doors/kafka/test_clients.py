@@ -122,6 +122,15 @@ def test_key_headers_and_time_come_through() -> None:
     assert (second["key"], second["value"], second["headers"]) == (b"gone", None, None)
 
 
+def test_librdkafka_lists_all_topics() -> None:
+    from confluent_kafka import Producer
+
+    with running() as (_, servers):
+        producer = Producer({"bootstrap.servers": servers})
+        producer.list_topics("orders", timeout=30)
+        assert set(producer.list_topics(timeout=30).topics) == {"orders"}
+
+
 def test_a_transactional_producer_is_refused_at_once() -> None:
     from confluent_kafka import KafkaException, Producer
 

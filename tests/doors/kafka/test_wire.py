@@ -101,3 +101,9 @@ def test_an_array_that_is_longer_than_the_request_is_not_begun(head: bytes) -> N
 def test_a_compact_array_that_is_longer_than_the_request_is_not_begun() -> None:
     with pytest.raises(Malformed, match="announces an array"):
         read(SERVED[Api.METADATA].request, 9, b"\xff\xff\xff\xff\x0f")
+
+
+def test_the_request_for_all_topics_of_librdkafka_is_read() -> None:
+    # It leaves three bytes too many in front of the flags.
+    found = read(SERVED[Api.METADATA].request, 9, bytes.fromhex("00000000 010000 00"))
+    assert found["topics"] is None

@@ -157,12 +157,11 @@ class WireReader:
 
 
 def read(message: WireMessage, version: int, data: bytes, at: int = 0) -> dict[str, Any]:
-    """The fields of a body that begins at ``at``. Raises :class:`Malformed`, also for bytes behind the body."""
-    reader = WireReader(data, at)
-    found = reader.structure(message.fields, version, compact=version >= message.flexible)
-    if reader.at != len(data):
-        raise Malformed(f"{len(data) - reader.at} bytes follow the request's last field")
-    return found
+    """The fields of a body that begins at ``at``. Bytes behind the body are left out, as by brokers.
+
+    librdkafka has three more of them when it asks for the metadata of all topics in version 9.
+    """
+    return WireReader(data, at).structure(message.fields, version, compact=version >= message.flexible)
 
 
 def write(message: WireMessage, version: int, values: dict[str, Any]) -> bytes:
