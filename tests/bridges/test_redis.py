@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
+from proving.ports import free_port
 from tests.bridges.support import Bridging
+from tests.cli.conftest import Run
 from wallaroo_spark.bridges.sources.redis_stream import EntryStream, RedisBridge
 from wallaroo_spark.errors import ConfigurationError, ReplayError
 from wallaroo_spark.testing import FakeWorker
@@ -55,3 +57,11 @@ async def test_entries_that_are_gone_are_an_error() -> None:
         stream._check(b"7-4", 7 << 20 | 3)
     with pytest.raises(ConfigurationError, match="an entry 1-1048576"):
         stream._check(b"1-1048576", 0)
+
+
+def test_a_redis_that_does_not_answer_is_named_although_no_worker_does(run: Run) -> None:
+    nowhere = f"127.0.0.1:{free_port()}"
+    done = run("bridge", "redis", f"redis://{nowhere}/0", "clicks", "--workers", nowhere, "--give-up-after", "1")
+
+    assert done.returncode == 1
+    assert "source 'clicks' has not answered" in done.stderr

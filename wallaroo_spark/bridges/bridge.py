@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from wallaroo_spark.bridges.streams import BridgedStream
+from wallaroo_spark.connector import Backoff
 from wallaroo_spark.protocol import MAX_INSTANCE_BYTES
 from wallaroo_spark.settings import check_all
 
@@ -36,6 +37,8 @@ class Bridge(ABC):
 
     def __post_init__(self) -> None:
         check_all(self)
+        self.retry = Backoff()
+        """The delays before the source is asked again for its streams, and when to give up."""
 
     @property
     @abstractmethod

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import logging
 import random
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from wallaroo_spark.connector import Backoff, Connector, FeedProgress, FeedResult, Record, Source
 from wallaroo_spark.connector.record import AsyncGroupedRecords, MessageColumns, grouped
@@ -22,6 +24,8 @@ from wallaroo_spark.errors import TransportError, one_line
 from wallaroo_spark.event_loop import end_tasks
 
 _log = one_line("wallaroo_spark.bridges")
+
+T = TypeVar("T")
 
 
 class BridgedStream(ABC):
@@ -100,6 +104,28 @@ class Away:
         if self._failures:
             _log.warning("source %r answers again, after %d attempts", self._name, self._failures)
             self._failures = 0
+
+
+async def until_reached(
+    name: str, retry: Backoff, passing: type[Exception] | tuple[type[Exception], ...], ask: Callable[[], Awaitable[T]]
+) -> T:
+    """The answer of a medium, over all errors that pass. Raises :class:`TransportError` after too many."""
+    away = Away(name, retry)
+    while True:
+        try:
+            found = await ask()
+        except passing as error:
+            await away.pause(error)
+        else:
+            away.over()
+            return found
+
+
+def silent(client: str) -> logging.Logger:
+    """The logger of a client, and those below it, say nothing: what happens to it is said once, by the bridge."""
+    logger = logging.getLogger(client)
+    logger.setLevel(logging.CRITICAL + 1)
+    return logger
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl
 import time
 from collections.abc import AsyncGenerator, Sequence
@@ -11,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wallaroo_spark.bridges.bridge import Bridge, Promise
-from wallaroo_spark.bridges.streams import QueuedMessage, QueuedStream
+from wallaroo_spark.bridges.streams import QueuedMessage, QueuedStream, silent
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.settings import Kind, row, setting
@@ -77,8 +76,7 @@ class MqttStream(QueuedStream):
         super().__init__(settings.client)
         self.passing = (OSError, gmqtt.mqtt.handler.MQTTError)
         self._settings = settings
-        for name in ("mqtt.protocol", "mqtt.handler"):
-            _silent(name)
+        self._logger = silent("gmqtt")
 
     async def deliveries(self) -> AsyncGenerator[Sequence[QueuedMessage], None]:
         """The messages of one connection."""
@@ -116,7 +114,7 @@ class MqttStream(QueuedStream):
 
         session = {"session_expiry_interval": KEEP_SECONDS, "receive_maximum": 65535} if settings.mqtt == "5" else {}
         client = gmqtt.Client(
-            settings.client, clean_session=False, optimistic_acknowledgement=False, logger=_silent("client"), **session
+            settings.client, clean_session=False, optimistic_acknowledgement=False, logger=self._logger, **session
         )
         # Below the number of failures so far, so that the client never connects again by itself: the acknowledgements
         # of an old connection must not reach the next one, where their numbers belong to other messages.
@@ -157,10 +155,3 @@ class MqttStream(QueuedStream):
             raise ConnectionError(
                 f"no answer within {CONNECT_SECONDS:g} seconds; a broker without MQTT 5 needs --mqtt 3.1.1"
             ) from None
-
-
-def _silent(name: str) -> logging.Logger:
-    """A logger for the client: what it has to say is said once, by the bridge."""
-    logger = logging.getLogger(f"gmqtt.{name}")
-    logger.setLevel(logging.CRITICAL)
-    return logger

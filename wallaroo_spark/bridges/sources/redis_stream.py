@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wallaroo_spark.bridges.bridge import Bridge, Promise
-from wallaroo_spark.bridges.streams import BridgedStream
+from wallaroo_spark.bridges.streams import BridgedStream, until_reached
 from wallaroo_spark.connector import Record
 from wallaroo_spark.errors import ConfigurationError, ReplayError
 from wallaroo_spark.options import resolve_secret
@@ -50,8 +50,10 @@ class RedisBridge(Bridge):
         return self.stream
 
     async def streams(self) -> AsyncGenerator[Sequence[BridgedStream], None]:
-        """The one stream."""
-        yield [EntryStream(self)]
+        """The one stream, when the server answers."""
+        stream = EntryStream(self)
+        await until_reached(self.stream, self.retry, stream.passing, stream.ping)
+        yield [stream]
 
 
 class EntryStream(BridgedStream):
@@ -64,13 +66,22 @@ class EntryStream(BridgedStream):
         self.passing = (OSError, exceptions.ConnectionError, exceptions.TimeoutError)
         self._settings = settings
 
-    async def records(self, after: int | None) -> AsyncGenerator[Sequence[Record], None]:
-        """The entries behind an id."""
+    async def ping(self) -> None:
+        """Ask the server for an answer."""
+        async with self._server() as server:
+            await server.ping()
+
+    def _server(self) -> Any:
         import redis.asyncio
 
+        return redis.asyncio.Redis.from_url(resolve_secret(self._settings.url))
+
+    async def records(self, after: int | None) -> AsyncGenerator[Sequence[Record], None]:
+        """The entries behind an id."""
+        from redis import RedisError
+
         name = self._settings.stream
-        server: Any
-        async with redis.asyncio.Redis.from_url(resolve_secret(self._settings.url)) as server:
+        async with self._server() as server:
             if after is None and self._settings.begin == "latest" and (newest := await server.xrevrange(name, count=1)):
                 after = self._reference(newest[0][0])
             while True:
@@ -79,7 +90,7 @@ class EntryStream(BridgedStream):
                     server.pipeline().xinfo_stream(name).xrange(name, f"({entry_id(after or 0)}", count=GROUP_ENTRIES)
                 )
                 facts, found = await both.execute(raise_on_error=False)
-                if isinstance(found, redis.RedisError):
+                if isinstance(found, RedisError):
                     raise found
                 if isinstance(facts, dict) and after is not None:
                     self._check(facts.get("max-deleted-entry-id", b"0-0"), after)

@@ -63,9 +63,10 @@ def _declare(kind: str, table: type[Bridge]) -> None:
 
 
 async def _inputs(source: Bridge, given: BridgeOptions) -> AsyncIterator[Sequence[SendInput]]:
+    source.retry = Backoff(give_up_after=given.give_up_after)
     async for found in source.streams():
         for stream in found:
-            stream.retry = Backoff(give_up_after=given.give_up_after)
+            stream.retry = source.retry
         yield [SendInput(stream, None) for stream in found]
 
 
