@@ -25,6 +25,7 @@ DISTRIBUTIONS = {
     "google_crc32c": "google-crc32c",
     "grpc": "grpcio",
     "hdfs_native": "hdfs-native",
+    "nats": "nats-py",
     "opentelemetry": "opentelemetry-api",
     "opentelemetry.proto": "opentelemetry-proto",
     "prometheus_client": "prometheus-client",

@@ -42,6 +42,8 @@ EXTRAS = {
     "postgres": Extra(("psycopg",)),
     "kafka": Extra(("confluent_kafka",)),
     "mqtt": Extra(("gmqtt",)),
+    "nats": Extra(("nats",)),
+    "rabbitmq": Extra(("aiormq",)),
     "prometheus": Extra(("prometheus_client",)),
     "http": Extra(("httptools",)),
     "kafka-door": Extra(("google_crc32c",)),

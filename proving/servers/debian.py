@@ -22,8 +22,10 @@ class PackageUnfetched(Exception):
     """A program is not installed, and its package cannot be fetched; the message says how to install it."""
 
 
-def unpacked(package: str, programs: Collection[str]) -> Path:
-    """The folder with an unpacked package and the libraries that it needs and the system lacks, fetched once per clone.
+def unpacked(package: str, programs: Collection[str], needs: str = "lib") -> Path:
+    """The folder with an unpacked package and what it needs and the system lacks, fetched once per clone.
+
+    Of the packages that it depends on, it needs those whose names begin with ``needs``.
 
     Raises :class:`PackageUnfetched` unless the ``programs``, paths below the folder, are in it then.
     """
@@ -32,7 +34,7 @@ def unpacked(package: str, programs: Collection[str]) -> Path:
     with (folder.parent / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.is_dir():
-            _fetch(package, programs, folder)
+            _fetch(package, programs, needs, folder)
     return folder
 
 
@@ -42,7 +44,7 @@ def environment(folder: Path) -> dict[str, str]:
     return os.environ | {"LD_LIBRARY_PATH": os.pathsep.join(map(str, libraries))}
 
 
-def _fetch(package: str, programs: Collection[str], folder: Path) -> None:
+def _fetch(package: str, programs: Collection[str], needs: str, folder: Path) -> None:
     part = folder.with_name(f"{folder.name}.part-{os.getpid()}")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
@@ -52,8 +54,8 @@ def _fetch(package: str, programs: Collection[str], folder: Path) -> None:
         _run(part, "apt-get", "update")
         said = _run(part, "apt-get", "download", package)
     needed = _run(part, "apt-cache", "depends", *_DEPENDS, package, most=100_000).split()
-    libraries = sorted({one for one in needed if one.startswith("lib")})
-    lacking = [one for one in libraries if "ok installed" not in _run(part, "dpkg-query", "-W", "-f${Status}", one)]
+    others = sorted({one for one in needed if one.startswith(needs)})
+    lacking = [one for one in others if "ok installed" not in _run(part, "dpkg-query", "-W", "-f${Status}", one)]
     if lacking:
         _run(part, "apt-get", "download", *lacking)
     for archive in list(part.glob("*.deb")):

@@ -90,6 +90,10 @@ class KafkaServer:
             for partition in range(partitions):
                 _until_led(consumer, TopicPartition(topic, partition))
 
+    def stop(self) -> None:
+        """Kill the broker; its files stay."""
+        self._guard.stop()
+
     def remove(self) -> None:
         """End the broker and remove its files."""
         self._guard.remove()

@@ -63,3 +63,15 @@ class Bridging:
         """The payloads of all committed messages."""
         found: Sequence[bytes] = self.worker.committed["value"].to_pylist()
         return list(found)
+
+
+def refused(bridging: Bridging) -> str:
+    """The output of bridges, of which the last one ends with an error."""
+    with bridging.running() as process:
+        assert process.wait(SECONDS) == 1
+    return bridging.output
+
+
+def numbers(first: int, last: int) -> list[bytes]:
+    """The texts of numbers."""
+    return [b"%d" % number for number in range(first, last)]

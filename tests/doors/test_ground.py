@@ -304,7 +304,9 @@ class TestRangesThatNobodySendsAgain:
     def test_are_asked_for_again_when_more_of_them_has_come(self, next_worker: GroundBench) -> None:
         next_worker.bench.records = False
         next_worker.tick(10.0)
-        # It is not opened before that is recorded, so the client that comes back goes on in its session.
+        # The stream has no name yet, so its session begins again.
+        assert next_worker.client().stream("orders") is None
+        next_worker.settle()
         next_worker.stream().send(messages("one"), 41, step=0)
         next_worker.settle()
         next_worker.tick(11.0)

@@ -9,9 +9,13 @@ from wallaroo_spark.bridges.streams import BridgedStream, QueuedMessage, QueuedS
 __all__ = ["BRIDGES", "Bridge", "BridgedStream", "Promise", "QueuedMessage", "QueuedStream", "feed"]
 
 BRIDGES = {
+    "kafka": "wallaroo_spark.bridges.sources.kafka_topic.KafkaBridge",
     "mqtt": "wallaroo_spark.bridges.sources.mqtt.MqttBridge",
+    "nats": "wallaroo_spark.bridges.sources.nats_stream.NatsBridge",
     "postgres": "wallaroo_spark.bridges.sources.postgres_changes.PostgresBridge",
     "postgres-table": "wallaroo_spark.bridges.sources.postgres_table.PostgresTableBridge",
+    "rabbitmq": "wallaroo_spark.bridges.sources.rabbitmq.RabbitQueueBridge",
+    "rabbitmq-stream": "wallaroo_spark.bridges.sources.rabbitmq.RabbitStreamBridge",
     "redis": "wallaroo_spark.bridges.sources.redis_stream.RedisBridge",
     "python": "wallaroo_spark.bridges.sources.python.PythonBridge",
 }

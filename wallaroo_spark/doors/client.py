@@ -338,11 +338,6 @@ class DoorClient:
             self.end(f"stream {name!r} begins again")
         return None if self.ended else found or self._open(number, name)
 
-    def last(self, number: int) -> int:
-        """The greatest reference of the stream of this id that is committed or was sent in this session; 0: none."""
-        stream = self.streams.get(number)
-        return (self._host.reference(StreamKey(self.instance, number)) or 0) if stream is None else stream.last
-
     def stream_of_id(self, number: int) -> DoorStream:
         """The stream of this id, with an empty name unless it is known."""
         return self.streams.get(number) or self._open(number, "")

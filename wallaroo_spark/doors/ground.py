@@ -150,18 +150,16 @@ class Ground:
         if client.ended:
             # Another worker has the instance, or this one leaves. The range is tried again while a read waits for it.
             return
-        last = client.last(planned.key.stream_id)
-        if last >= end:
+        stream = client.stream_of_id(planned.key.stream_id)
+        if stream.last >= end:
             return
         # Nobody comes back for messages that a worker of this slot has numbered, so nothing has to be remembered.
-        if not planned.key.scope.endswith(self._own) and not self._recorded(planned.key, last, end):
+        if not planned.key.scope.endswith(self._own) and not self._recorded(planned.key, stream.last, end):
             return
-        # Only now: a client that sends to a stream that was opened without its name has to begin its session again.
-        stream = client.stream_of_id(planned.key.stream_id)
         self.host.count("dropped-unanswered", 1)
         text = (
             f"the client of {planned} has not come back, and was not answered; the batch goes on without the messages "
-            f"behind {last} (door.replayTimeout)"
+            f"behind {stream.last} (door.replayTimeout)"
         )
         self.host.note("door-given-up", planned.key.scope, text)
         self._log(text)

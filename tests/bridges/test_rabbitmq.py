@@ -1,0 +1,192 @@
+"""The messages of RabbitMQ's queues and streams, from a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import aiormq
+import pytest
+from aiormq.abc import AbstractChannel
+from pamqp.commands import Basic
+
+from proving.servers.rabbitmq import RabbitServer
+from tests.bridges.support import Bridging, numbers, refused
+from tests.waiting import SECONDS, eventually
+from wallaroo_spark.bridges.log import position_of
+from wallaroo_spark.testing import FakeWorker
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RabbitServer]:
+    """A broker, which tests kill and start again."""
+    found = RabbitServer()
+    try:
+        found.start()
+        yield found
+    finally:
+        found.remove()
+
+
+class Queue:
+    """A queue of the test's own."""
+
+    def __init__(self, server: RabbitServer, kind: str) -> None:
+        self.server = server
+        self.kind = kind
+        self.name = f"orders-{uuid.uuid4().hex[:8]}"
+        self.make()
+
+    def make(self, **more: Any) -> None:
+        arguments = {"x-queue-type": self.kind, **more}
+        self.do(lambda channel: channel.queue_declare(self.name, durable=True, arguments=arguments))
+
+    def publish(self, *payloads: bytes, **properties: Any) -> None:
+        """Publish, and wait until the broker has all of them."""
+
+        async def publish(channel: AbstractChannel) -> None:
+            facts = Basic.Properties(delivery_mode=2, **properties)
+            await asyncio.gather(
+                *(channel.basic_publish(one, routing_key=self.name, properties=facts) for one in payloads)
+            )
+
+        self.do(publish)
+
+    def delete(self) -> None:
+        self.do(lambda channel: channel.queue_delete(self.name))
+
+    def count(self) -> int:
+        found: list[int] = []
+
+        async def ask(channel: AbstractChannel) -> None:
+            found.append((await channel.queue_declare(self.name, passive=True)).message_count or 0)
+
+        self.do(ask)
+        return found[0]
+
+    def is_open(self) -> bool:
+        """Whether the broker, which has just started, has opened it."""
+        try:
+            self.count()
+        except aiormq.AMQPError:
+            return False
+        return True
+
+    def do(self, work: Callable[[AbstractChannel], Awaitable[Any]]) -> None:
+        async def connected() -> None:
+            connection = await aiormq.connect(self.server.url)
+            try:
+                await work(await connection.channel())
+            finally:
+                await connection.close()
+
+        asyncio.run(connected())
+
+    def source(self, *options: str) -> tuple[str, ...]:
+        return ("rabbitmq-stream" if self.kind == "stream" else "rabbitmq", self.server.url, self.name, *options)
+
+
+@pytest.fixture
+def stream(server: RabbitServer) -> Queue:
+    return Queue(server, "stream")
+
+
+def again(server: RabbitServer, bridging: Bridging, queue: Queue) -> None:
+    """Kill the broker, and start it when the bridge has noticed."""
+    server.stop()
+    eventually(lambda: f"'{queue.name}' does not answer" in bridging.output)
+    server.start()
+    eventually(queue.is_open, pause=0.5)
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_messages_of_a_queue_stay_at_the_broker_until_their_commit(
+    server: RabbitServer, worker: FakeWorker, tmp_path: Path, kind: str
+) -> None:
+    queue = Queue(server, kind)
+    queue.publish(*numbers(0, 500), timestamp=datetime(2026, 1, 2, tzinfo=UTC))
+    bridging = Bridging(worker, tmp_path, *queue.source())
+    with bridging.running():
+        worker.read(500)
+    # What the bridge had sent is lost with the worker: only the broker has it.
+    worker.crash()
+    with bridging.again():
+        bridging.wait(500)
+        again(server, bridging, queue)
+        queue.publish(b"")
+        eventually(lambda: b"" in bridging.values(), bridging.output)
+
+    # Acknowledged when it was committed, so that it does not come again, in the order in which it came.
+    assert list(dict.fromkeys(bridging.values())) == [*numbers(0, 500), b""]
+    first = worker.committed.to_pylist()[0]
+    assert first["key"] == queue.name.encode()
+    assert first["event_time"].timestamp() == datetime(2026, 1, 2, tzinfo=UTC).timestamp()
+    eventually(lambda: queue.count() == 0)
+
+
+def test_messages_of_a_stream_are_sent_once_although_bridge_and_broker_are_killed(
+    server: RabbitServer, stream: Queue, worker: FakeWorker, tmp_path: Path
+) -> None:
+    bridging = Bridging(worker, tmp_path, *stream.source())
+    stream.publish(*numbers(0, 2500))
+    bridging.killed_before_the_commit(100)
+    with bridging.again():
+        bridging.wait(2500)
+        again(server, bridging, stream)
+        stream.publish(b"")
+        bridging.wait(2501)
+        assert bridging.values() == [*numbers(0, 2500), b""]
+        assert position_of(worker.committed["message_id"].to_pylist()[-1]) == 2500
+
+
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_a_stream_that_is_made_again_is_refused(stream: Queue, worker: FakeWorker, tmp_path: Path, count: int) -> None:
+    bridging = Bridging(worker, tmp_path, *stream.source(), "--give-up-after", "5")
+    stream.publish(b"a", b"b")
+    with worker.committing():
+        with bridging.running() as process:
+            bridging.wait(2)
+            stream.delete()
+            stream.make()
+            stream.publish(*numbers(0, count))
+            assert process.wait(SECONDS) == 1
+        refused(bridging)
+    assert bridging.output.count("deleted and made again") >= 2
+    assert bridging.values() == [b"a", b"b"]
+
+
+def test_messages_that_retention_has_deleted_are_refused_or_skipped(
+    stream: Queue, worker: FakeWorker, tmp_path: Path
+) -> None:
+    stream.delete()
+    stream.make(**{"x-max-length-bytes": 100_000, "x-stream-max-segment-size-bytes": 20_000})
+    bridging = Bridging(worker, tmp_path, *stream.source())
+    stream.publish(b"a")
+    with bridging.running(), worker.committing():
+        bridging.wait(1)
+    for _ in range(100):
+        stream.publish(*[bytes(1000)] * 10)
+    with worker.committing():
+        assert "and is committed up to 0" in refused(bridging)
+        skipping = Bridging(worker, tmp_path, *stream.source("--lost", "skip"))
+        with skipping.running():
+            eventually(lambda: position_of(worker.committed["message_id"].to_pylist()[-1]) == 1000, skipping.output)
+    assert 1 < len(bridging.values()) < 1000
+
+
+def test_each_of_the_two_bridges_refuses_the_queues_of_the_other(
+    server: RabbitServer, stream: Queue, worker: FakeWorker, tmp_path: Path
+) -> None:
+    bridging = Bridging(worker, tmp_path, "rabbitmq", server.url, stream.name)
+    with bridging.running() as process:
+        eventually(lambda: (stream.publish(b"a"), process.poll())[1] is not None, pause=0.5)
+    assert "is a stream; use wallaroo-spark bridge rabbitmq-stream" in bridging.output
+    queue = Queue(server, "classic")
+    wrong = Bridging(worker, tmp_path, "rabbitmq-stream", server.url, queue.name, "--give-up-after", "1")
+    assert "invalid arg 'x-stream-offset'" in refused(wrong)
