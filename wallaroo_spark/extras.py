@@ -44,6 +44,7 @@ EXTRAS = {
     "mqtt": Extra(("gmqtt",)),
     "nats": Extra(("nats",)),
     "rabbitmq": Extra(("aiormq",)),
+    "s3": Extra(("boto3",)),
     "prometheus": Extra(("prometheus_client",)),
     "http": Extra(("httptools",)),
     "kafka-door": Extra(("google_crc32c",)),

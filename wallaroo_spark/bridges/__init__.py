@@ -17,6 +17,7 @@ BRIDGES = {
     "rabbitmq": "wallaroo_spark.bridges.sources.rabbitmq.RabbitQueueBridge",
     "rabbitmq-stream": "wallaroo_spark.bridges.sources.rabbitmq.RabbitStreamBridge",
     "redis": "wallaroo_spark.bridges.sources.redis_stream.RedisBridge",
+    "s3": "wallaroo_spark.bridges.sources.s3_objects.S3Bridge",
     "python": "wallaroo_spark.bridges.sources.python.PythonBridge",
 }
 """Name of a source on the command line → the class of its settings."""

@@ -16,7 +16,9 @@ from wallaroo_spark.settings import Kind, setting
 _log = one_line("wallaroo_spark.bridges")
 
 MARK_BITS = 16
-"""Bits of a reference for the mark. Positions have the other 48."""
+"""Bits of a reference for the mark."""
+MOST_POSITIONS = 1 << (63 - MARK_BITS)
+"""Positions have 47 bits, so that the column ``message_id``, which has a sign, increases too."""
 _MASK = (1 << MARK_BITS) - 1
 
 
@@ -90,9 +92,9 @@ def position_of(reference: int) -> int:
 
 def reference_of(position: int, identity: bytes) -> int:
     """The reference of a position, with the mark of its log; 0 is that of a log whose identity is not known."""
-    if position >> (64 - MARK_BITS):
+    if position >= MOST_POSITIONS:
         raise ConfigurationError(
-            f"a reference has room for positions below {1 << (64 - MARK_BITS)}, and this is {position}",
+            f"a reference has room for positions below {MOST_POSITIONS}, and this is {position}",
             code="id-out-of-range",
         )
     mark = int.from_bytes(hashlib.blake2b(identity, digest_size=MARK_BITS // 8).digest(), "big") or 1

@@ -41,8 +41,9 @@ rotation reopens its log at once, and writes the line that it is at to the old f
 
 _ROTATED = re.compile(r"[._-]\d[\w.-]*")
 """The ending that a rotation adds to a name: ``.1``, ``-20260131``, ``.2026-01-31.1``."""
-_EXPANDED: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-_COMPRESSED = (*_EXPANDED, ".zst", ".lz4", ".zip")
+EXPANDED: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+"""The function that opens a compressed file, by the ending of its name."""
+_COMPRESSED = (*EXPANDED, ".zst", ".lz4", ".zip")
 
 
 @dataclass(frozen=True)
@@ -243,7 +244,7 @@ class _RotatedFile(_FileSource):
             return False
         if _modified(path) <= self._modified or _facts(path) in self._compressed:
             return True
-        if path.suffix not in _EXPANDED:
+        if path.suffix not in EXPANDED:
             raise self._changed(
                 f"file {path} was compressed before it was read; uncompress it, and let the rotation compress files "
                 "later (delaycompress), or with gzip, bzip2 or xz",
@@ -253,7 +254,7 @@ class _RotatedFile(_FileSource):
 
     def _is_expanded(self, path: Path) -> bool:
         """Whether a file is expanded before it is read."""
-        return path.suffix in _EXPANDED and path != self.path
+        return path.suffix in EXPANDED and path != self.path
 
     def _plain(self, path: Path) -> BinaryIO:
         """A file for reading; of a compressed one an expanded copy without a name. Raises EOFError for part of one."""
@@ -261,7 +262,7 @@ class _RotatedFile(_FileSource):
             return path.open("rb")
         copy: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 -- the caller closes it
         try:
-            with _EXPANDED[path.suffix](path) as file:
+            with EXPANDED[path.suffix](path) as file:
                 shutil.copyfileobj(file, copy)
             copy.flush()
             copy.seek(0)
@@ -447,7 +448,7 @@ def is_rotated(name: str, of: str) -> bool:
 
 def _begins(path: Path, one: Generation) -> bool:
     """Whether a compressed file begins with the bytes of a generation."""
-    with _EXPANDED[path.suffix](path) as file:
+    with EXPANDED[path.suffix](path) as file:
         return _hash(file.read(one.head_bytes)) == one.head
 
 
