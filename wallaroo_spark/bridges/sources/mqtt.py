@@ -7,6 +7,7 @@ import ssl
 import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from wallaroo_spark.bridges.bridge import Bridge, Promise
@@ -76,82 +77,98 @@ class MqttStream(QueuedStream):
         super().__init__(settings.client)
         self.passing = (OSError, gmqtt.mqtt.handler.MQTTError)
         self._settings = settings
-        self._logger = silent("gmqtt")
 
     async def deliveries(self) -> AsyncGenerator[Sequence[QueuedMessage], None]:
         """The messages of one connection."""
-        import gmqtt
-
         settings = self._settings
-        host, port = parse_address(settings.broker)
-        arrived: asyncio.Queue[QueuedMessage | Exception] = asyncio.Queue()
-        open_ones: set[asyncio.Future[int]] = set()
-
-        async def on_message(_: Any, topic: str, payload: bytes, qos: int, properties: Any) -> int:
-            # The client acknowledges a message when this returns; a later message is never acknowledged before it.
-            committed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-            open_ones.add(committed)
-
-            def acknowledge() -> None:
-                if not committed.done():
-                    committed.set_result(0)
-
-            arrived.put_nowait(QueuedMessage(payload, acknowledge, time.time_ns(), topic.encode()))
-            try:
-                return await committed
-            finally:
-                open_ones.discard(committed)
-
-        def on_subscribe(_: Any, mid: int, granted: Sequence[int], properties: Any) -> None:
-            if any(one >= 128 for one in granted):
-                arrived.put_nowait(
-                    ConfigurationError(
-                        f"the MQTT broker {settings.broker} refuses a subscription to {', '.join(settings.filters)}; "
-                        "check the filters and the rights of the user",
-                        code="source-setup",
-                    )
-                )
-
-        session = {"session_expiry_interval": KEEP_SECONDS, "receive_maximum": 65535} if settings.mqtt == "5" else {}
-        client = gmqtt.Client(
-            settings.client, clean_session=False, optimistic_acknowledgement=False, logger=self._logger, **session
-        )
-        # Below the number of failures so far, so that the client never connects again by itself: the acknowledgements
-        # of an old connection must not reach the next one, where their numbers belong to other messages.
-        client.set_config({"reconnect_retries": -2})
-        client.on_message = on_message
-        client.on_subscribe = on_subscribe
-        client.on_disconnect = lambda *_: arrived.put_nowait(ConnectionError("the broker has ended the connection"))
-        if settings.user:
-            client.set_auth_credentials(settings.user, resolve_secret(settings.password))
-        tls = settings.mqtt_tls or settings.mqtt_ca
-        context = ssl.create_default_context(cafile=settings.mqtt_ca or None) if tls else False
+        connection = _MqttConnection(settings)
         try:
-            await self._connect(client, host, port, context)
+            await connection.open()
             for wanted in settings.filters:
-                client.subscribe(wanted, qos=settings.qos)
+                connection.client.subscribe(wanted, qos=settings.qos)
             yield []
             while True:
-                group = [await arrived.get()]
-                while not arrived.empty():
-                    group.append(arrived.get_nowait())
+                group = await connection.group()
                 yield [one for one in group if isinstance(one, QueuedMessage)]
                 for one in group:
                     if isinstance(one, Exception):
                         raise one
         finally:
-            if client.is_connected:
-                await client.disconnect()
-            for committed in open_ones:
-                # The client finds its connection closed, and sends no acknowledgement.
-                if not committed.done():
-                    committed.set_result(0)
+            await connection.close()
 
-    async def _connect(self, client: Any, host: str, port: int, context: ssl.SSLContext | bool) -> None:
+
+class _MqttConnection:
+    """One connection to a broker, and the messages of it that are not acknowledged."""
+
+    def __init__(self, settings: MqttBridge) -> None:
+        import gmqtt
+
+        self._settings = settings
+        self._arrived: asyncio.Queue[QueuedMessage | Exception] = asyncio.Queue()
+        self._open: set[asyncio.Future[int]] = set()
+        session = {"session_expiry_interval": KEEP_SECONDS, "receive_maximum": 65535} if settings.mqtt == "5" else {}
+        self.client = gmqtt.Client(
+            settings.client, clean_session=False, optimistic_acknowledgement=False, logger=silent("gmqtt"), **session
+        )
+        # Below the number of failures so far, so that the client never connects again by itself: the acknowledgements
+        # of an old connection must not reach the next one, where their numbers belong to other messages.
+        self.client.set_config({"reconnect_retries": -2})
+        self.client.on_message = self._on_message
+        self.client.on_subscribe = self._on_subscribe
+        lost = ConnectionError("the broker has ended the connection")
+        self.client.on_disconnect = lambda *_: self._arrived.put_nowait(lost)
+        if settings.user:
+            self.client.set_auth_credentials(settings.user, resolve_secret(settings.password))
+
+    async def open(self) -> None:
+        """Connect. Raises ConnectionError."""
+        settings = self._settings
+        host, port = parse_address(settings.broker)
+        tls = settings.mqtt_tls or settings.mqtt_ca
+        context = ssl.create_default_context(cafile=settings.mqtt_ca or None) if tls else False
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                await client.connect(host, port, ssl=context, version=_VERSIONS[self._settings.mqtt])
+                await self.client.connect(host, port, ssl=context, version=_VERSIONS[settings.mqtt])
         except TimeoutError:
             raise ConnectionError(
                 f"no answer within {CONNECT_SECONDS:g} seconds; a broker without MQTT 5 needs --mqtt 3.1.1"
             ) from None
+
+    async def group(self) -> list[QueuedMessage | Exception]:
+        """The messages that have arrived, at least one, and what has ended the connection."""
+        found = [await self._arrived.get()]
+        while not self._arrived.empty():
+            found.append(self._arrived.get_nowait())
+        return found
+
+    async def close(self) -> None:
+        """Disconnect, without an acknowledgement of what is not committed."""
+        if self.client.is_connected:
+            await self.client.disconnect()
+        for committed in self._open:
+            # The client finds its connection closed, and sends no acknowledgement.
+            _settle(committed)
+
+    async def _on_message(self, _: Any, topic: str, payload: bytes, qos: int, properties: Any) -> int:
+        # The client acknowledges a message when this returns; a later message is never acknowledged before it.
+        committed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._open.add(committed)
+        self._arrived.put_nowait(QueuedMessage(payload, partial(_settle, committed), time.time_ns(), topic.encode()))
+        try:
+            return await committed
+        finally:
+            self._open.discard(committed)
+
+    def _on_subscribe(self, _: Any, mid: int, granted: Sequence[int], properties: Any) -> None:
+        if any(one >= 128 for one in granted):
+            filters = ", ".join(self._settings.filters)
+            refused = (
+                f"the MQTT broker {self._settings.broker} refuses a subscription to {filters}; check the filters and "
+                "the rights of the user"
+            )
+            self._arrived.put_nowait(ConfigurationError(refused, code="source-setup"))
+
+
+def _settle(committed: asyncio.Future[int]) -> None:
+    if not committed.done():
+        committed.set_result(0)
