@@ -9,6 +9,7 @@ from wallaroo_spark.bridges.streams import BridgedStream, QueuedMessage, QueuedS
 __all__ = ["BRIDGES", "Bridge", "BridgedStream", "Promise", "QueuedMessage", "QueuedStream", "feed"]
 
 BRIDGES = {
+    "journal": "wallaroo_spark.bridges.sources.journal.JournalBridge",
     "kafka": "wallaroo_spark.bridges.sources.kafka_topic.KafkaBridge",
     "mqtt": "wallaroo_spark.bridges.sources.mqtt.MqttBridge",
     "nats": "wallaroo_spark.bridges.sources.nats_stream.NatsBridge",
@@ -18,6 +19,7 @@ BRIDGES = {
     "rabbitmq-stream": "wallaroo_spark.bridges.sources.rabbitmq.RabbitStreamBridge",
     "redis": "wallaroo_spark.bridges.sources.redis_stream.RedisBridge",
     "s3": "wallaroo_spark.bridges.sources.s3_objects.S3Bridge",
+    "syslog": "wallaroo_spark.bridges.sources.syslog.SyslogBridge",
     "python": "wallaroo_spark.bridges.sources.python.PythonBridge",
 }
 """Name of a source on the command line → the class of its settings."""
