@@ -13,7 +13,7 @@ import pytest
 from tests.pems import Pems
 from tests.waiting import SECONDS
 from wallaroo_spark.aqueduct.shell import quic
-from wallaroo_spark.aqueduct.shell.quic import DATAGRAM_BYTES, LinkEnd, QuicLink, dial, listen
+from wallaroo_spark.aqueduct.shell.quic import DATAGRAM_BYTES, CopyingTransport, LinkEnd, QuicLink, dial, listen
 
 
 class Seen:
@@ -219,6 +219,55 @@ async def test_a_connection_goes_on_from_another_port(links: Links) -> None:
     await client.until("stream", 0, b"seen", False)
 
     assert server.link.peer != before
+
+
+class _Socket:
+    """Notes what is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.again = asyncio.Event()
+        self.closing = False
+
+    def sendto(self, data: bytes, _: object) -> None:
+        if data in self.sent:
+            self.again.set()
+        self.sent.append(data)
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+
+async def test_a_small_packet_is_sent_twice_and_a_burst_has_one_copy() -> None:
+    socket = _Socket()
+    copying = CopyingTransport(socket, asyncio.get_running_loop())  # type: ignore[arg-type]  # the two methods suffice
+    small, sizes = bytes(quic.COPIED_BYTES[-1]), (quic.COPIED_BYTES[0] - 1, quic.COPIED_BYTES[-1] + 1)
+
+    for size in sizes:
+        copying.sendto(bytes(size))
+    copying.sendto(small)
+    for number in range(3):
+        copying.sendto(bytes([number + 1]) * 100)
+    await asyncio.wait_for(socket.again.wait(), SECONDS)
+    copying.sendto(b"a" * 100)
+
+    assert [len(one) for one in socket.sent] == [*sizes, len(small), 100, 100, 100, len(small), 100]
+
+    socket.again.clear()
+    await asyncio.wait_for(socket.again.wait(), SECONDS)
+    assert socket.sent[-1] == b"a" * 100
+
+
+async def test_no_copy_is_sent_on_a_closed_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quic, "COPY_SECONDS", 0)
+    socket = _Socket()
+    copying = CopyingTransport(socket, asyncio.get_running_loop())  # type: ignore[arg-type]  # the two methods suffice
+
+    copying.sendto(bytes(100))
+    socket.closing = True
+    await asyncio.sleep(0.001)
+
+    assert socket.sent == [bytes(100)]
 
 
 async def test_an_end_is_told_with_its_code_and_its_reason(links: Links) -> None:
