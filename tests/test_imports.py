@@ -135,7 +135,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "transport",
     ),
     "client": ("api", "connector.arguments", "connector.backoff", "registry", "transport"),
-    "wiretap": ("protocol", "transport", "connector"),
+    "wiretap": ("protocol", "transport", "connector", "aqueduct"),
     "conformance": ("api", "codes", "protocol", "transport", "wiretap"),
     "observe": (
         "codes",

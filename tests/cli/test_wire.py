@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.cli.conftest import PROGRAM
+from tests.pems import Pems
 from wallaroo_spark.cli.main import cli
 from wallaroo_spark.connector import BlockingConnector
 from wallaroo_spark.protocol import DRAFT_LE, Hello
@@ -29,8 +30,10 @@ def worker() -> Iterator[FakeWorker]:
         yield made
 
 
-def connect(address: str, instance: str) -> BlockingConnector:
-    return BlockingConnector("orders", instance=instance, workers=address, cookie=COOKIE, drain_timeout=SECONDS)
+def connect(address: str, instance: str, **settings: Any) -> BlockingConnector:
+    return BlockingConnector(
+        "orders", instance=instance, workers=address, cookie=COOKIE, drain_timeout=SECONDS, **settings
+    )
 
 
 def started(*arguments: str) -> tuple[subprocess.Popen[str], str]:
@@ -103,6 +106,28 @@ def test_with_json_a_capture_says_its_address_and_its_counts(worker: FakeWorker,
     assert counted["recorded_bytes"].keys() == {"connector", "worker"}
 
 
+def test_frames_over_quic_are_captured(tmp_path: Path, pems: Pems) -> None:
+    file = tmp_path / "file"
+    tls: dict[str, Any] = {"tls_certificate": pems.server, "tls_key": pems.server_key, "tls_workers_ca": pems.ca}
+    given = ["--tls-certificate", pems.server, "--tls-key", pems.server_key, "--to-tls-ca", pems.ca]
+    with FakeWorker(cookie=COOKIE, quic=True, **tls) as worker:
+        program, address = started("--to", f"quic://{worker.status()['quic']}", *given, str(file))
+        assert address.startswith("quic://")
+        with worker.committing(), connect(address, "shop-4", ca=pems.ca) as connector:
+            connector.open("orders").send_many([b"book", b"pen"], ids=[1, 2])
+            connector.open("gauges").send(b"7", id=1)
+        program.send_signal(signal.SIGTERM)
+        program.communicate(timeout=SECONDS)
+    values = [json.loads(line) for line in decoded(str(file), "--json").stdout.splitlines()]
+
+    assert COOKIE not in file.read_text()
+    messages = [(one["stream"], one["payload"]) for one in values if one.get("frame") == "MESSAGE"]
+    assert sorted(payload for _, payload in messages) == ["7", "book", "pen"]
+    assert len({stream for stream, _ in messages}) == 2
+    assert {"OK", "ACK"} <= {one.get("frame") for one in values if one.get("from") == "worker"}
+    assert decoded(str(file), "--errors").exit_code == 0
+
+
 def test_frames_in_hexadecimal_are_decoded() -> None:
     shown = decoded("-", "--revision", "v3", "--hex", stdin=b"00000005 01\n00000064 0000")
 
@@ -126,6 +151,15 @@ def test_plain_bytes_tell_their_revision_and_errors_are_the_exit_status() -> Non
         (["capture", "--to", "127.0.0.1:1", "--no-file", "file"], "give a FILE"),
         (["capture", "--to", "nowhere", "--no-file"], "has no port"),
         (["capture", "--to", "127.0.0.1:1", "--no-file", "--tls-key", "x"], "needs --tls-certificate"),
+        (["capture", "--to", "quic://127.0.0.1:1", "--no-file"], "give --tls-certificate"),
+        (
+            ["capture", "--to", "quic://127.0.0.1:1", "--no-file", "--tls-certificate", "x", "--to-tls-key", "y"],
+            "leave --to-tls-certificate out",
+        ),
+        (
+            ["capture", "--to", "quic://127.0.0.1:1", "--no-file", "--tls-certificate", "x", "--delay", "1"],
+            "faults are for TCP",
+        ),
         (["decode", "/nonexistent"], "cannot be read"),
         (["decode", "-"], "is no start of a HELLO"),
     ],

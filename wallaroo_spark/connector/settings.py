@@ -17,7 +17,8 @@ from wallaroo_spark.protocol import MAX_INSTANCE_BYTES, REVISIONS, Revision
 from wallaroo_spark.settings import Kind, check_all, row, setting
 from wallaroo_spark.transport import client_context, parse_addresses, read_authority
 
-_QUIC = "quic://"
+QUIC = "quic://"
+"""What stands in front of the addresses of workers that are spoken to over QUIC."""
 _REGISTRIES = ("redis://", "rediss://", "unix://", "redis+cluster://", "rediss+cluster://")
 _CONTEXT = "a SSLContext; give ssl.create_default_context() to trust this system's authorities, or the setting ca"
 _BACKOFF = "a Backoff; write Backoff(attempts=3), for example"
@@ -142,7 +143,7 @@ class ConnectorSettings:
     def over_quic(self) -> bool:
         """Whether workers are reached over QUIC."""
         first = self.workers if isinstance(self.workers, str) else ",".join(self.workers)
-        return self.quic or first.strip().startswith(_QUIC)
+        return self.quic or first.strip().startswith(QUIC)
 
     @property
     def protocol_revision(self) -> Revision:
@@ -165,7 +166,7 @@ class ConnectorSettings:
         if not self.over_quic:
             return parse_addresses(self.workers) if self.workers else []
         listed = self.workers.split(",") if isinstance(self.workers, str) else self.workers
-        return parse_addresses([entry.strip().removeprefix(_QUIC) for entry in listed]) if self.workers else []
+        return parse_addresses([entry.strip().removeprefix(QUIC) for entry in listed]) if self.workers else []
 
     def resolved(self) -> ConnectorSettings:
         """A copy with the cookie resolved from ``env:`` or ``file:``, and with a TLS context if TLS is on."""

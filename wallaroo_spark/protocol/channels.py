@@ -11,14 +11,14 @@ Source: ``docs/protocol.md#over-quic``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum, auto
 from typing import NamedTuple
 
 from wallaroo_spark.protocol import frames
 from wallaroo_spark.protocol.faults import Fault, broken
 from wallaroo_spark.protocol.framing import HEADER_BYTES, LENGTH_BYTES
-from wallaroo_spark.protocol.revisions import Revision
+from wallaroo_spark.protocol.revisions import REVISIONS, Revision
 
 HEADER = "wallaroo-6f2c1e"
 """The header by which both sides say that they speak this protocol; its value is the name of the revision."""
@@ -51,6 +51,17 @@ class Part(NamedTuple):
     kind: PartKind = PartKind.SESSION
     stream_id: int = 0
     """The stream that they are about; 0 for those of the session."""
+
+
+def revision_of(headers: Iterable[tuple[str, bytes]]) -> Revision | None:
+    """The revision that headers name; None where the other side is no connector of this protocol."""
+    return next((REVISIONS.get(value.decode("ascii", "replace")) for key, value in headers if key == HEADER), None)
+
+
+def answer_to(headers: Iterable[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+    """The headers with which a worker answers those of a client."""
+    revision = revision_of(headers)
+    return [] if revision is None else [(HEADER, revision.name.encode())]
 
 
 def split(revision: Revision, data: bytes, most: int = MESSAGE_BYTES) -> Iterator[bytes]:

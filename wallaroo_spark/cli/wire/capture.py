@@ -9,8 +9,9 @@ import contextlib
 import dataclasses
 import logging
 import queue
+import ssl
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
@@ -19,13 +20,18 @@ from wallaroo_spark.cli.send.inputs import ConnectionOptions
 from wallaroo_spark.cli.signals import exit_after_interrupt, on_signals, run_until_sigterm
 from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.connector import Connector
+from wallaroo_spark.connector.settings import QUIC
 from wallaroo_spark.errors import WallarooError, one_line
+from wallaroo_spark.extras import needed_by
 from wallaroo_spark.texts import count, size
 from wallaroo_spark.transport import client_context, format_address, parse_address, server_context
 from wallaroo_spark.wiretap.faults import STUTTER_BYTES, Faults
-from wallaroo_spark.wiretap.proxy import End, Proxy, Trouble
+from wallaroo_spark.wiretap.proxy import End, Proxy, Trouble, Watcher
 from wallaroo_spark.wiretap.recording import Recorder, read
 from wallaroo_spark.wiretap.replay import RecordedConnector, Replay, ReplayTotals
+
+if TYPE_CHECKING:
+    from wallaroo_spark.wiretap.channels import ChannelProxy
 
 log = one_line(logging.getLogger("wallaroo_spark.wiretap"))
 
@@ -54,6 +60,49 @@ class FaultOptions:
     seed: int = 0
 
 
+@dataclasses.dataclass(frozen=True)
+class CaptureTls:
+    """TLS at the two sides of the proxy.
+
+    Options:
+        --tls-certificate FILE: PEM file of a certificate; accept TLS with it.
+        --tls-key FILE: PEM file of its key; empty: in the certificate's file.
+        --to-tls: Speak TLS to the worker; verify it as this system does.
+        --to-tls-ca FILE: PEM file of the authority of the worker's certificate.
+        --to-tls-certificate FILE: PEM file of a certificate to show the worker.
+        --to-tls-key FILE: PEM file of the key of --to-tls-certificate.
+    """
+
+    tls_certificate: str = ""
+    tls_key: str = ""
+    to_tls: bool = False
+    to_tls_ca: str = ""
+    to_tls_certificate: str = ""
+    to_tls_key: str = ""
+
+    def __post_init__(self) -> None:
+        if self.tls_key and not self.tls_certificate:
+            raise click.UsageError("--tls-key needs --tls-certificate")
+
+    def check_quic(self) -> None:
+        """Raise the error of options that cannot work over QUIC."""
+        if not self.tls_certificate:
+            raise click.UsageError("QUIC always has TLS; give --tls-certificate, with which the connector is accepted")
+        if self.to_tls_certificate or self.to_tls_key:
+            raise click.UsageError("a worker asks for no certificate over QUIC; leave --to-tls-certificate out")
+
+    @property
+    def server(self) -> ssl.SSLContext | None:
+        """For the connector's side; None without TLS."""
+        return server_context(self.tls_certificate, self.tls_key) if self.tls_certificate else None
+
+    @property
+    def client(self) -> ssl.SSLContext | None:
+        """For the worker's side; None without TLS."""
+        files = self.to_tls_ca, self.to_tls_certificate, self.to_tls_key
+        return client_context(*files) if self.to_tls or any(files) else None
+
+
 @verb()
 def capture(
     file: Annotated[Path | None, click.Path(dir_okay=False, path_type=Path)] = None,
@@ -66,12 +115,7 @@ def capture(
     keep: Annotated[int, click.IntRange(0)] = 4,
     faults: FaultOptions,
     trouble: Annotated[str | None, click.Choice(list(TROUBLES))] = None,
-    tls_certificate: str = "",
-    tls_key: str = "",
-    to_tls: bool = False,
-    to_tls_ca: str = "",
-    to_tls_certificate: str = "",
-    to_tls_key: str = "",
+    tls: CaptureTls,
     as_json: Json = False,
 ) -> None:
     """Run a proxy between a connector and a worker, and record the bytes that pass to FILE, with time and direction.
@@ -84,25 +128,22 @@ def capture(
     does not use the proxy, unless the receiver's option advertise names it. A connector that a worker redirects to
     another worker leaves the proxy, too. TLS is recorded only when the proxy has a certificate to accept it with.
 
+    Over QUIC it records the frames of all channels in the order in which the proxy takes them, and no packets. It needs
+    --tls-certificate, and disturbs nothing.
+
     Faults are for tests of a connector: --delay, --stutter, --cut and --split take effect at bytes that follow from
     --seed. --trouble is slow (400 kB/s), drip (one byte at a time), stall (nothing from the worker) or swallow (nothing
     arrives, and no connection ends). The faults are recorded in FILE, too.
 
     Options:
         --listen HOST:PORT: Address for the connector; port 0 takes any free port.
-        --to HOST:PORT: Address of the worker.
+        --to HOST:PORT: Address of the worker; quic://HOST:PORT: over QUIC, at both sides.
         --no-file: Record nothing; only disturb the connections.
         --keep-cookies: Record the cookie in HELLO, too, in place of asterisks.
         --max-bytes BYTES: Rename a file of this size to FILE.1 and begin a new one. Without it the file grows without
             a limit.
         --keep: Old files to keep.
         --trouble: Apply this treatment to all bytes; see below.
-        --tls-certificate FILE: PEM file of a certificate; accept TLS with it.
-        --tls-key FILE: PEM file of its key; empty: in the certificate's file.
-        --to-tls: Speak TLS to the worker; verify it as this system does.
-        --to-tls-ca FILE: PEM file of the authority of the worker's certificate.
-        --to-tls-certificate FILE: PEM file of a certificate to show the worker.
-        --to-tls-key FILE: PEM file of the key of --to-tls-certificate.
         --json: Print the address and the final counts as lines of JSON.
 
     Examples:
@@ -112,10 +153,12 @@ def capture(
     """
     if (file is None) == (not no_file):
         raise click.UsageError("give a FILE to record to, or --no-file")
-    if tls_key and not tls_certificate:
-        raise click.UsageError("--tls-key needs --tls-certificate")
-    far = {"ca": to_tls_ca, "certificate": to_tls_certificate, "key": to_tls_key}
-    target = parse_address(to)
+    over_quic = to.startswith(QUIC)
+    target = parse_address(to.removeprefix(QUIC))
+    if over_quic:
+        tls.check_quic()
+        if trouble or faults != FaultOptions():
+            raise click.UsageError("faults are for TCP, and nothing is disturbed over QUIC; leave them out")
     events: queue.SimpleQueue[int | WallarooError] = queue.SimpleQueue()
     recorder = None
     with contextlib.ExitStack() as stack:
@@ -129,18 +172,21 @@ def capture(
                 failed=events.put,
             )
             stack.callback(recorder.close)
-        proxy = stack.enter_context(
-            Proxy(
+        if over_quic:
+            made = _channel_proxy(target, listen_address(listen.removeprefix(QUIC)), tls, recorder)
+            proxy: Proxy | ChannelProxy = stack.enter_context(made)
+        else:
+            watched = Proxy(
                 target,
                 listen_address(listen),
-                tls=server_context(tls_certificate, tls_key) if tls_certificate else None,
-                target_tls=client_context(**far) if to_tls or any(far.values()) else None,
+                tls=tls.server,
+                target_tls=tls.client,
                 faults=Faults(**vars(faults)),
                 watcher=recorder,
             )
-        )
-        if trouble:
-            proxy.become(TROUBLES[trouble])
+            proxy = stack.enter_context(watched)
+            if trouble:
+                watched.become(TROUBLES[trouble])
         shown = {"listening": proxy.address, "to": to, "file": None if file is None else str(file)}
         line = f"Listening on {proxy.address}, passing on to {to}, recording {file or 'nothing'}"
         print_result(as_json, shown, line)
@@ -149,6 +195,16 @@ def capture(
         raise ended
     _say_total(proxy, recorder, as_json)
     exit_after_interrupt(ended)
+
+
+def _channel_proxy(
+    target: tuple[str, int], listen: tuple[str, int], tls: CaptureTls, watcher: Watcher | None
+) -> ChannelProxy:
+    with needed_by("a capture over QUIC", "quic"):
+        from wallaroo_spark.wiretap.channels import ChannelProxy
+    return ChannelProxy(
+        target, listen, certificate=tls.tls_certificate, key=tls.tls_key, ca=tls.to_tls_ca, watcher=watcher
+    )
 
 
 def _wait(events: queue.SimpleQueue[int | WallarooError]) -> int | WallarooError:
@@ -163,7 +219,7 @@ def _wait(events: queue.SimpleQueue[int | WallarooError]) -> int | WallarooError
             return event
 
 
-def _say_total(proxy: Proxy, recorder: Recorder | None, as_json: bool) -> None:
+def _say_total(proxy: Proxy | ChannelProxy, recorder: Recorder | None, as_json: bool) -> None:
     sent = None if recorder is None else {str(end): recorder.sent[end] for end in End}
     text = count(proxy.connections, "connection")
     if recorder is not None:

@@ -10,13 +10,13 @@ import asyncio
 import contextlib
 import functools
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 from wallaroo_spark import aqueduct
 from wallaroo_spark.errors import AqueductError, TransportError, one_line
 from wallaroo_spark.options import Options
 from wallaroo_spark.protocol import REVISIONS, Revision
-from wallaroo_spark.protocol.channels import HEADER, MESSAGE_BYTES, ChannelRules
+from wallaroo_spark.protocol.channels import HEADER, MESSAGE_BYTES, ChannelRules, answer_to, revision_of
 from wallaroo_spark.transport import once_free
 from wallaroo_spark.worker.machine import events as e
 
@@ -188,7 +188,7 @@ async def listen(
     """
 
     async def served(connection: aqueduct.Connection) -> None:
-        revision = _revision(await connection.headers())
+        revision = revision_of(await connection.headers())
         if revision is None:
             log.info(
                 "a client at %s connected over QUIC and is no connector: it has no header %s", connection.peer, HEADER
@@ -207,12 +207,7 @@ async def listen(
             *address,
             certificate=options.tls_certificate,
             key=options.tls_key,
-            headers=lambda theirs: [(HEADER, revision.name.encode())] if (revision := _revision(theirs)) else [],
+            headers=answer_to,
         ),
         stopped,
     )
-
-
-def _revision(headers: Iterable[tuple[str, bytes]]) -> Revision | None:
-    """The revision that a connector's headers name."""
-    return next((REVISIONS.get(value.decode("ascii", "replace")) for key, value in headers if key == HEADER), None)
