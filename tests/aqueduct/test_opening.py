@@ -68,6 +68,28 @@ async def test_a_server_of_another_protocol_is_refused(served: Serving, monkeypa
         await served.connect()
 
 
+async def test_a_client_beyond_the_limit_is_told_so_and_there_is_room_again_when_one_leaves(pems: Pems) -> None:
+    async with serving(pems, connections=1) as served:
+        async with served.connect():
+            await served.accepted.get()
+            with pytest.raises(aqueduct.ConnectionLost, match="the server has 1 connections, which is its limit"):
+                async with served.connect() as refused:
+                    await send_on(refused.entrypoint)
+        await until(lambda: not served.server.connections)
+        async with served.connect():
+            await served.accepted.get()
+        assert served.accepted.empty()
+
+
+async def test_a_server_has_a_limit_of_handshakes(pems: Pems, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "OPENING", 0)
+    async with serving(pems) as served:
+        with pytest.raises(AqueductError):
+            async with served.connect() as refused:
+                await send_on(refused.entrypoint)
+        await until(lambda: not served.server.connections)
+
+
 async def test_an_unknown_host_is_named() -> None:
     with pytest.raises(TransportError, match=r"cannot connect to nowhere.invalid:7400 over QUIC: unknown host"):
         await aqueduct.connect("nowhere.invalid:7400")

@@ -32,6 +32,10 @@ UNREACHABLE_SECONDS = 5.0
 """Seconds without any packet of the server after which it counts as unreachable, shared among its addresses."""
 IDLE_SECONDS = 30.0
 """Seconds without any packet after which a connection is over."""
+CONNECTIONS = 10_000
+"""Connections that a server accepts. A choice: what one process can serve, if most of them are quiet."""
+OPENING = 1024
+"""Connections that a server has before they are open; each is over after the time of a handshake. A choice."""
 
 _NO_ALPN = 120
 _CERTIFICATES = range(42, 50)
@@ -199,12 +203,14 @@ def serve(
     headers: HeadersGiven | Callable[[Headers], HeadersGiven] = (),
     idle: float = IDLE_SECONDS,
     limits: AqueductLimits | None = None,
+    connections: int = CONNECTIONS,
 ) -> Opening[AqueductServer]:
     """Listen at UDP ``port`` of ``host`` (empty: of every address), and run ``handler`` for each connection.
 
     ``async with serve(…) as server`` closes the connections at the end of the block. ``certificate`` is a PEM file with
     the certificate and its chain, ``key`` the PEM file of its key, which may be in the same file. ``headers`` are told
-    to clients; a function is given those of the client, and returns them.
+    to clients; a function is given those of the client, and returns them. A client beyond ``connections`` is told so,
+    and its connection is closed.
 
     Raises :class:`TransportError` for an address that is not free, and :class:`ConfigurationError` for a certificate
     that cannot be read.
@@ -213,7 +219,7 @@ def serve(
     given = None if callable(headers) else _headers(headers)
 
     async def begin() -> AqueductServer:
-        server = AqueductServer(handler, limits or AqueductLimits(), given, answer)
+        server = AqueductServer(handler, limits or AqueductLimits(), given, answer, connections)
         shown = format_address(host or "*", port)
         try:
             server.listener = await listen(
@@ -243,8 +249,10 @@ class AqueductServer:
         limits: AqueductLimits,
         headers: Headers | None,
         answer: Callable[[Headers], HeadersGiven] | None,
+        connections: int,
     ) -> None:
         self._handler = handler
+        self._most = connections
         self._limits = limits
         self._headers = headers
         self._answer = answer
@@ -276,6 +284,9 @@ class AqueductServer:
         driver.on_over = lambda: self._over(driver)
         self._drivers.add(driver)
         self._unopened.add(driver)
+        if len(self._unopened) > OPENING:
+            # Not at once: the link has no socket yet.
+            driver.loop.call_soon(driver.over_by, ConnectionLost(f"{OPENING} other clients are about to connect"))
         return driver
 
     async def serve_forever(self) -> None:
@@ -306,6 +317,10 @@ class AqueductServer:
 
     def _begin(self, driver: Driver) -> None:
         self._unopened.discard(driver)
+        if len(self._drivers) - len(self._unopened) > self._most:
+            _log.warning("a client at %s is refused: %d connections are open, the limit", driver.peer, self._most)
+            driver.close(f"the server has {self._most} connections, which is its limit; connect later")
+            return
         task = asyncio.create_task(self._handle(AqueductConnection(driver)))
         self._handling.add(task)
         task.add_done_callback(self._handling.discard)

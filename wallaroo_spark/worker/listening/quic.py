@@ -19,6 +19,7 @@ from wallaroo_spark.protocol import REVISIONS, Revision
 from wallaroo_spark.protocol.channels import HEADER, MESSAGE_BYTES, ChannelRules, answer_to, revision_of
 from wallaroo_spark.transport import once_free
 from wallaroo_spark.worker.machine import events as e
+from wallaroo_spark.worker.open_files import HANDSHAKES
 
 log = one_line("wallaroo_spark.worker")
 
@@ -208,6 +209,8 @@ async def listen(
             certificate=options.tls_certificate,
             key=options.tls_key,
             headers=answer_to,
+            # The worker's machine refuses a connection beyond this as over TCP, and says why.
+            connections=2 * options.max_sessions + HANDSHAKES,
         ),
         stopped,
     )
