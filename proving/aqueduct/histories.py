@@ -7,16 +7,22 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
+from proving.aqueduct.shrinking import shrink
 from proving.aqueduct.world import Report, simulate
 
 PROGRESS_SECONDS = 2.0
 
 
 def describe(report: Report) -> str:
-    """A failure as text, with the command that repeats it."""
+    """A failure as text, with a smaller history of its seed and the commands that repeat both."""
+    smaller, changes = shrink(report)
+    given = "".join(f", {name}={value}" for name, value in changes.items())
     return (
         f"\nseed {report.seed}: {report.violation}\n\nthe end of its history:\n{report.history}\n\n"
         f"replay it with: ./scripts/simulate --aqueduct --seed {report.seed} --verbose\n"
+        f"\na smaller history of {smaller.steps} steps instead of {report.steps}: {smaller.violation}\n\n"
+        f"{smaller.history}\n\nreplay it with: python -c 'from proving.aqueduct.world import simulate; "
+        f"simulate({report.seed}, verbose=True{given})'\n"
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from proving.aqueduct.mutants import MUTANTS
+from proving.aqueduct.shrinking import shrink
 from proving.aqueduct.world import simulate
 from tests.conftest import ROOT
 
@@ -67,6 +68,18 @@ def test_a_broken_rule_is_found(name: str) -> None:
     assert found, f"{MUTANTS[name].__doc__} No history out of {MOST_SEEDS} shows it."
 
 
+def test_a_failing_history_is_made_smaller() -> None:
+    with MUTANTS["cancels_silently"]():
+        failed = next(report for report in map(simulate, range(MOST_SEEDS)) if report.violation)
+        smaller, changes = shrink(failed)
+        again = simulate(failed.seed, **changes)
+
+    assert changes["actions"] < 20
+    assert smaller.violation
+    assert smaller.steps < failed.steps
+    assert again == smaller
+
+
 def test_a_failure_is_printed_with_its_seed_and_its_history() -> None:
     lines = [
         "import sys",
@@ -82,3 +95,4 @@ def test_a_failure_is_printed_with_its_seed_and_its_history() -> None:
     assert (done.returncode, done.stderr) == (1, "")
     assert "the end of its history:" in done.stdout
     assert "replay it with: ./scripts/simulate --aqueduct --seed " in done.stdout
+    assert "a smaller history of " in done.stdout
