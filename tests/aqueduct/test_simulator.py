@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from proving.aqueduct.histories import shrink
 from proving.aqueduct.mutants import MUTANTS
-from proving.aqueduct.shrinking import shrink
 from proving.aqueduct.world import simulate
 from tests.conftest import ROOT
 
