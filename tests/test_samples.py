@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -68,15 +67,6 @@ def test_a_properties_file_leaves_a_task_slot_for_the_batches(path: Path) -> Non
         slots = int(given["spark.executor.instances"]) * int(given["spark.executor.cores"])
 
     assert slots >= Options.parse({"workers": sample()["workers"]}).workers + 1
-
-
-def test_the_databricks_sample_is_json_without_autoscaling() -> None:
-    job = json.loads((CONF / "databricks.json").read_text(encoding="utf-8"))
-
-    cluster = job["job_clusters"][0]["new_cluster"]
-    assert "autoscale" not in cluster
-    assert cluster["num_workers"] >= 2
-    assert all(value.startswith("{{secrets/") for value in cluster["spark_env_vars"].values())
 
 
 @pytest.mark.parametrize("folder", ["examples", "jobs", "proving", "wallaroo_spark"])
