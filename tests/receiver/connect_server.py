@@ -19,11 +19,7 @@ from tests.conftest import LOCAL_SPARK
 from tests.receiver.support import COOKIE
 from wallaroo_spark import Receiver
 
-CONNECT = {
-    "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
-    "spark.connect.grpc.binding.address": "127.0.0.1",
-    "spark.connect.grpc.binding.port": "0",
-}
+CONNECT = {"spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin"}
 
 
 def main(directory: Path) -> None:
