@@ -24,7 +24,8 @@ from wallaroo_spark.codes import GROUPS
 SHARE = "wallaroo_spark/share/"
 NEEDED = (
     "conf/receive.yaml",
-    "conf/kubernetes.conf",
+    "conf/databricks/databricks.yml",
+    "conf/kubernetes/chart/values.yaml",
     "conf/grafana/",
     "conf/prometheus/",
     "jobs/receive.py",
