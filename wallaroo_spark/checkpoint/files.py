@@ -14,15 +14,16 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from pyarrow import fs
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_fixed
 
 from wallaroo_spark.checkpoint import model
 from wallaroo_spark.checkpoint.model import PlannedBatch, QueryProgress
-from wallaroo_spark.errors import CheckpointError
+from wallaroo_spark.errors import CheckpointError, WallarooError
 from wallaroo_spark.references import References
+from wallaroo_spark.sidecar.file_lock import lock_file
 from wallaroo_spark.sidecar.folder import SidecarFolder
 from wallaroo_spark.sidecar.given_up import FOLDER, GivenUpRanges
 from wallaroo_spark.sidecar.plan_files import NamedPlan, PlanFiles, PlanReader, place_record
@@ -221,6 +222,10 @@ class CheckpointFiles:
         if self._remote:
             return self.identity
         return f"{self.identity}#{SidecarFolder(self._location, spark=self._spark).mark()}"
+
+    def lock_file(self, owner: str, in_use: Callable[[str], WallarooError]) -> IO[str] | None:
+        """Lock a file beside the checkpoint; see :func:`wallaroo_spark.sidecar.file_lock.lock_file`."""
+        return lock_file(SidecarFolder(self._location, spark=self._spark), owner, in_use)
 
     def receivers(self) -> tuple[str, ...]:
         """Return the names of the receivers with a source in the newest planned batch; empty before the first."""

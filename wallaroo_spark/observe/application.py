@@ -266,6 +266,8 @@ class ApplicationStatus:
     """Whether a driver runs it now."""
     driver: str = ""
     """The driver that runs it, as ``host/pid/…``."""
+    standby: str = ""
+    """The driver that waits to take over when ``driver`` is gone; empty when none does."""
     schema: int | None = None
     """The newest version of its schema."""
     query: QueryStatus = field(default_factory=QueryStatus)

@@ -74,6 +74,10 @@ class _Finding:
 
 def with_causes(status: ReceiverStatus) -> ReceiverStatus:
     """The snapshot with all its causes, and the cause of each of its parts."""
+    if status.query.state == "standby":
+        text = f"this driver waits as standby, and takes over when the driver {status.driver} is gone"
+        cause = _Finding("standby-waits", text).of(status.name, waits=False)
+        return dataclasses.replace(status, cause=cause, causes=(cause,))
     causes = tuple(finding.of(status.name) for finding in _ranked(RECEIVER, status))
     held_up = _first(_held_up(status))
     by_slot = {slot.slot: slot for slot in status.slots}

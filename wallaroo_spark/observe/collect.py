@@ -136,6 +136,8 @@ class ReceiverFacts:
     """Why the registry does not answer; empty when it does."""
     warnings: tuple[str, ...] = ()
     """Warnings about settings that the driver knows."""
+    standby: str = ""
+    """The driver that waits to take over; empty when none does."""
 
     @property
     def running(self) -> bool:
@@ -282,6 +284,7 @@ def facts_of(registry: Registry, receiver: str) -> ReceiverFacts:
         fleet.get("query", ""),
         fleet.get("status_token", ""),
         report_of(registry.report()),
+        standby=registry.locked_by("standby") or "",
     )
 
 
@@ -322,6 +325,7 @@ def _put_together(
         tuple(doors),
         _totals(slots, report, streams),
         warnings=tuple(warnings),
+        standby=facts.standby,
     )
 
 

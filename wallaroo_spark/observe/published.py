@@ -107,7 +107,7 @@ def _alive(found: ApplicationStatus, alive: bool, age: float) -> ApplicationStat
     if alive or not found.running:
         return with_cause(replace(found, round_age=max(found.round_age or 0.0, age)))
     gateways = tuple(replace(one, state="unknown", address="") for one in found.gateways)
-    return with_cause(replace(found, running=False, driver="", gateways=gateways))
+    return with_cause(replace(found, running=False, driver="", standby="", gateways=gateways))
 
 
 GAUGES = "gauges.json"

@@ -71,8 +71,8 @@ class QueryStatus:
     """The streaming query that reads a receiver."""
 
     state: str = "unknown"
-    """``none`` (the receiver has fed no query), ``starting``, ``running``, ``stopped``, ``failed`` or
-    ``unknown``."""
+    """``none`` (the receiver has fed no query), ``starting``, ``running``, ``stopped``, ``failed``, ``unknown``, or
+    ``standby``: this driver waits to take over from the one that runs it."""
     id: str = ""
     """Spark's id of the query; it stays the same over restarts."""
     run_id: str = ""
@@ -533,6 +533,8 @@ class ReceiverStatus:
     """Why topics or sinks that were requested are not known; a sentence each."""
     warnings: tuple[str, ...] = ()
     """Warnings about settings."""
+    standby: str = ""
+    """The driver that waits to take over when ``driver`` is gone; empty when none does."""
     cause: Cause = field(default_factory=Cause)
     """The reason why it waits: the first of ``causes``."""
     causes: tuple[Cause, ...] = ()

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
@@ -110,6 +111,8 @@ class FedQuery:
         self._listener: Waker | None = None
         self._starts = False
         self._lock_owner = owner
+        self._file: IO[str] | None = None
+        """The file by whose lock this process alone writes a checkpoint on a disk of this machine."""
 
     def open(self, url: str, registry: Registry, announcer: Announcer) -> None:
         """The receiver runs: ``url`` is that of its registry, ``announcer`` sends commits to its workers."""
@@ -150,21 +153,41 @@ class FedQuery:
         """Lock the checkpoint, because only one query may use it.
 
         ``owner`` is the owner of the receiver that starts the query. All receivers that the query reads lock the
-        checkpoint under this owner. Raises :class:`CheckpointError` when another owner has the lock.
+        checkpoint under this owner. Raises :class:`CheckpointError` when another owner has the lock. On a disk of this
+        machine a file is locked, too: a driver that is stopped and goes on later has that lock all the time. A standby
+        waits for it.
         """
         checkpoints = self._checkpoints
         assert checkpoints is not None
+        refused: list[WallarooError] = []
 
-        def in_use() -> WallarooError:
+        def in_use(other: str) -> CheckpointError:
             return CheckpointError(
-                f"checkpoint {files.identity} is used by another query, of {checkpoints.locked_by(files.key)}; "
-                "stop that one, or use another checkpoint",
+                f"checkpoint {files.identity} is used by another query, of {other}; stop that one, or use another "
+                "checkpoint",
                 code="checkpoint-in-use",
                 checkpoint=files.identity,
             )
 
+        def take() -> bool:
+            if not checkpoints.lock(files.key, owner, seconds):
+                refused[:] = [in_use(str(checkpoints.locked_by(files.key)))]
+                return False
+            if owner != self.owner or self._file is not None:
+                return True
+            try:
+                self._file = files.lock_file(owner, in_use)
+            except CheckpointError as error:
+                if error.code != "checkpoint-in-use":
+                    raise
+                if self.options.standby and not refused:
+                    log.warning("receiver %s: %s; this standby waits until that process has ended", self.name, error)
+                refused[:] = [error]
+                return False
+            return True
+
         seconds = self.options.lease_seconds
-        self._waits.hold(lambda: checkpoints.lock(files.key, owner, seconds), seconds, in_use)
+        self._waits.hold(take, math.inf if self.options.standby else seconds, lambda: refused[0])
         self.files, self._lock_owner = files, owner
 
     def expect(self) -> None:
@@ -242,6 +265,10 @@ class FedQuery:
 
     def _release_checkpoint(self, files: CheckpointFiles | None) -> None:
         self.watcher = self.files = None
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):
+                file.close()
         if files is not None and self._checkpoints is not None:
             with contextlib.suppress(RegistryError):
                 self._checkpoints.unlock(files.key, self._lock_owner)

@@ -30,7 +30,7 @@ from wallaroo_spark.observe.collect import (
     ReceiverFacts,
 )
 from wallaroo_spark.observe.faces.frames import metrics_frame, streams_frame
-from wallaroo_spark.observe.receiver import ReceiverStatus
+from wallaroo_spark.observe.receiver import QueryStatus, ReceiverStatus
 from wallaroo_spark.observe.server.driver_pages import (
     LAST_LOOK_SECONDS,
     check_report,
@@ -53,7 +53,7 @@ from wallaroo_spark.receiver.traces import Tracer
 from wallaroo_spark.receiver.traces import require as require_traces
 from wallaroo_spark.registry import NO_QUERY, Registry
 from wallaroo_spark.runtime import spark_checks
-from wallaroo_spark.runtime.handle import DriverHandle
+from wallaroo_spark.runtime.handle import STANDBY, DriverHandle
 from wallaroo_spark.runtime.logs import LogSettings, least_level, log_to_stderr, secrets_of
 from wallaroo_spark.runtime.long_jobs import Work
 from wallaroo_spark.source import Secrets, forget, load, register
@@ -105,7 +105,8 @@ class Receiver(DriverHandle):
         given = {key: value for key, value in options.items() if value is not None}
         texts = {public_name(key) if key in attributes else key: value for key, value in given.items()}
         self.options = Options.parse({**texts, "receiver": name})
-        super().__init__(name, spark, self.options.registry, self.options.lease_seconds)
+        options = self.options
+        super().__init__(name, spark, options.registry, options.lease_seconds, standby=options.standby)
         self._fed = FedQuery(name, self.owner, self.options, spark, self._waits, self._renew_all)
         self._announcer: Announcer | None = None
         self._adopter: Adopter | None = None
@@ -256,12 +257,13 @@ class Receiver(DriverHandle):
             self.name,
             self.options.workers if fleet else 0,
             {slot: (lease, live is None or live.get(slot) == lease) for slot, (lease, _) in known.items()},
-            self.owner if fleet else None,
-            self._fed.state,
+            self.owner if fleet else self._waits_for,
+            STANDBY if self._waits_for else self._fed.state,
             status_token(self._token) if self._token else "",
             self._report(),
             self._rounds.error if announcer and isinstance(self._rounds.failure, RegistryError) else "",
             tuple(self._warnings),
+            self._standby_known,
         )
         found = self._collector.status(facts, Question(most, instance, stream), seconds)
         self._telemetry.observe(found)
@@ -286,6 +288,8 @@ class Receiver(DriverHandle):
 
     def _report(self) -> DriverReport:
         """The facts that only the driver knows."""
+        if self._waits_for:
+            return DriverReport(time.time(), QueryStatus(STANDBY), page=self.page_address)
         jobs = self._jobs.records if self._jobs else ()
         announcer, watcher = self._announcer, self._fed.watcher
         last = announcer.last_commit if announcer else None
@@ -435,7 +439,7 @@ class Receiver(DriverHandle):
         self._fed.open(self.registry_url, registry, self._announcer)
         self._waits.ask(self._renew_all)
         jobs.start()
-        self._rounds.start(functools.partial(self._round, self._announcer))
+        self._rounds.start(functools.partial(self._round, self._announcer), self._lost)
         self._monitor.start()
         self._await_jobs()
         self._announcer.find_workers()
@@ -471,6 +475,18 @@ class Receiver(DriverHandle):
             raise
         finally:
             announcer.find_workers()
+
+    def _lost(self, error: ConfigurationError) -> None:
+        """Stop the query when another driver has the name: that driver starts it on the same checkpoint.
+
+        When the receiver is starting or stopping, the next round does it.
+        """
+        feeds = error is self._lost_name and self._fed.files is not None
+        if feeds and self._lifecycle.acquire(timeout=_ADOPTION_WAIT_SECONDS):
+            try:
+                self._fed.stop()
+            finally:
+                self._lifecycle.release()
 
     def _renew_all(self) -> None:
         """Write the driver's entries in the registry again, because Redis may have lost them.

@@ -165,6 +165,12 @@ class Locks(Keyspace):
         """Release the lock ``name``. Does nothing when another owner, or nobody, has it."""
         self._run(f"unlock {name!r}", scripts.UNLOCK, owner, of=name)
 
+    def lock_left(self, name: str) -> float | None:
+        """Return for how many seconds the lock ``name`` lasts unless it is renewed; None when nobody has it."""
+        action, key, connection = f"look at lock {name!r}", self._key(f"lock:{name}"), self._connection
+        left = connection.call(action, lambda: connection.client.pttl(key))
+        return left / 1000 if left >= 0 else None
+
     def locked_by(self, name: str) -> str | None:
         """Return the owner of the lock ``name``; None when nobody has it."""
         return self._get(f"look at lock {name!r}", f"lock:{name}")

@@ -7,6 +7,7 @@ the leases, in rounds. Source: ``docs/architecture.md#the-fleet`` and ``docs/arc
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
 import threading
@@ -83,6 +84,28 @@ class Waits:
                 raise refusal()
             self._pause(_ASK_AGAIN_SECONDS)
 
+    def stand_by(
+        self, left: Callable[[], float | None], take: Callable[[], bool], vacancy: Vacancy, waiting: Callable[[], Any]
+    ) -> None:
+        """Take a lock as soon as its owner is gone, however long that takes; an outage of the registry is waited for.
+
+        ``left`` returns for how many more seconds the lock lasts, None when nobody has it. ``waiting`` is called again
+        and again meanwhile.
+        """
+        told = ""
+        while True:
+            try:
+                if vacancy.look(time.monotonic(), left()) and take():
+                    return
+                waiting()
+                told = ""
+            except RegistryError as error:
+                vacancy.unknown()
+                if not told:
+                    log.warning("%s waits as standby, and its registry does not answer: %s", self._owner, error)
+                told = error.message
+            self._pause(_ASK_AGAIN_SECONDS)
+
     def await_served(
         self, task_name: str, records: Iterable[JobRecord], served: Callable[[], set[tuple[int, int]]], seconds: float
     ) -> None:
@@ -118,6 +141,32 @@ class Waits:
             raise ConfigurationError(
                 f"{self._owner} was stopped while it was starting; start it again", code="receiver-busy"
             )
+
+
+class Vacancy:
+    """Decides when a standby may take the lock of a driver. Pure.
+
+    A lock that has expired was not renewed for its whole time, so its driver is gone. One that is missing before that
+    was released, or the registry has lost its data: a driver that lives writes it again within ``grace`` seconds.
+    """
+
+    def __init__(self, grace: float) -> None:
+        self._grace = grace
+        self._expires = -math.inf
+        self._missing_since: float | None = None
+
+    def look(self, now: float, left: float | None) -> bool:
+        """Whether the lock may be taken at ``now``; ``left`` is for how long it lasts, None when nobody has it."""
+        if left is not None:
+            self._expires, self._missing_since = now + left, None
+            return False
+        if self._missing_since is None:
+            self._missing_since = now
+        return now >= min(self._expires, self._missing_since + self._grace)
+
+    def unknown(self) -> None:
+        """The registry does not answer: its data may be lost, and the driver cannot renew the lock either."""
+        self._expires, self._missing_since = math.inf, None
 
 
 ROUND_END_SECONDS = 10.0
@@ -196,12 +245,17 @@ def _message(error: Exception | None) -> str:
     return error.message if isinstance(error, WallarooError) else str(error or "")
 
 
+STANDBY = "standby"
+"""The lock of the driver that waits to take over."""
+
+
 class DriverHandle:
     """Runs long jobs under a name that one driver has at a time, from :meth:`start` to :meth:`stop`.
 
-    ``spark`` is the session, ``registry`` the registry's URL, or ``embedded``. A subclass begins in :meth:`_begin`,
-    with :meth:`_take_name`, :meth:`_make_jobs` and :meth:`_await_jobs`, and names the steps of its end in
-    :meth:`_ends`.
+    ``spark`` is the session, ``registry`` the registry's URL, or ``embedded``. With ``standby`` a start waits while
+    another driver has the name. As a context manager it raises at its end the error of a name that was lost. A
+    subclass begins in :meth:`_begin`, with :meth:`_take_name`, :meth:`_make_jobs` and :meth:`_await_jobs`, and names
+    the steps of its end in :meth:`_ends`.
     """
 
     KIND: ClassVar[str]
@@ -215,7 +269,14 @@ class DriverHandle:
     ROUND_SECONDS: ClassVar[float] = 1.0
     """The most seconds between two rounds. A choice: what the registry has lost is there again after so long."""
 
-    def __init__(self, name: str, spark: Any, registry: str, lease_seconds: float) -> None:
+    def __init__(self, name: str, spark: Any, registry: str, lease_seconds: float, *, standby: bool = False) -> None:
+        if standby and registry == "embedded":
+            raise ConfigurationError(
+                f"{self.KIND} {name!r}: standby needs a registry that both drivers reach, and an embedded one ends "
+                "with its driver; give registry the URL of a Redis, or leave standby out",
+                code="options-conflict",
+                option="standby",
+            )
         self.name = name
         self.owner = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
         self._spark = spark
@@ -226,6 +287,12 @@ class DriverHandle:
         """The registry of the jobs; None while the handle is not started."""
         self._jobs: LongJobs | None = None
         self._lifecycle = threading.RLock()
+        self._standby = standby
+        self._standby_known = ""
+        """The driver that waits to take over; empty when none does."""
+        self._waits_for: str | None = None
+        """The driver that this one, a standby, waits for; None when it does not wait."""
+        self._lost_name: ConfigurationError | None = None
         self._waits = Waits(f"{self.KIND} {name!r}")
         pause = min(self.ROUND_SECONDS, lease_seconds / 3)
         self._rounds = DriverRounds(f"{self.KIND} {name}", pause, self._waits)
@@ -247,6 +314,8 @@ class DriverHandle:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.stop()
+        if kind is None and self._lost_name is not None:
+            raise self._lost_name
 
     def start(self) -> Any:
         """Begin, unless it has begun. After an error nothing is left running."""
@@ -254,6 +323,7 @@ class DriverHandle:
             if self._leases is not None:
                 return
             self._waits.stopping.clear()
+            self._lost_name = None
             try:
                 self._begin()
             except BaseException:
@@ -291,12 +361,48 @@ class DriverHandle:
         """
         if self._embedded is not None:
             self._embedded.start()
-        leases = self._leases = connect(self.registry_url)
-        leases.ping()
-        seconds = self._lease_seconds
-        self._waits.hold(lambda: leases.lock(self.LOCK, self.owner, seconds), seconds, self._name_in_use)
+        leases = self._await_turn(connect)
+        self._waits.hold(self._take_lock, self._lease_seconds, self._name_in_use)
         self._waits.ask(lambda: leases.forget_slots_from(jobs))
         return leases
+
+    def _await_turn(self, connect: Callable[[str], Registry], waiting: Callable[[], Any] = lambda: None) -> Registry:
+        """Connect to the registry; as a standby, wait until no other driver has the name, and take it.
+
+        ``waiting`` is called again and again during the wait. A name that is taken already is kept.
+        """
+        if self._leases is not None:
+            return self._leases
+        leases = self._leases = connect(self.registry_url)
+        leases.ping()
+        if not self._standby or self._waits.ask(self._take_lock):
+            return leases
+        self._waits_for = other = self._waits.ask(self._other) or "an unknown process"
+        self._standby_known = self.owner
+        log.warning("%s %s waits as standby: the driver %s runs it", self.KIND, self.name, other)
+
+        def wait() -> None:
+            leases.lock(STANDBY, self.owner, self._lease_seconds)
+            waiting()
+
+        self._waits.stand_by(
+            lambda: leases.lock_left(self.LOCK), self._take_lock, Vacancy(self._lease_seconds / 2), wait
+        )
+        log.warning("%s %s takes over from the driver %s, which is gone", self.KIND, self.name, other)
+        self._waits_for, self._standby_known = None, ""
+        with contextlib.suppress(RegistryError):
+            leases.unlock(STANDBY, self.owner)
+        return leases
+
+    def _other(self) -> str | None:
+        """The driver that has the lock of the name; None when nobody has it."""
+        assert self._leases is not None
+        return self._leases.locked_by(self.LOCK)
+
+    def _take_lock(self) -> bool:
+        """Take the lock of the name, or renew it; whether this driver has it."""
+        assert self._leases is not None
+        return self._leases.lock(self.LOCK, self.owner, self._lease_seconds)
 
     def _make_jobs(self, jobs: int, work: Callable[[int, int], Work]) -> LongJobs:
         """The jobs, which are not submitted yet. ``work`` is that of :class:`LongJobs`."""
@@ -335,16 +441,19 @@ class DriverHandle:
         assert self._leases is not None
         if self._embedded is not None and not self._embedded.running:
             self._embedded.start()
-        if not self._leases.lock(self.LOCK, self.owner, self._lease_seconds):
+        if self._lost_name is None and not self._take_lock():
             if self._jobs is not None:
                 self._jobs.expect_end()
-            raise self._name_in_use()
+            self._lost_name = self._name_in_use()
+        if self._lost_name is not None:
+            # For good: this driver does not come back when the other one has ended, because its jobs have.
+            raise self._lost_name
+        self._standby_known = self._leases.locked_by(STANDBY) or ""
         return self._leases
 
     def _name_in_use(self) -> ConfigurationError:
         """The error for a name that another driver has."""
-        assert self._leases is not None
-        other = self._leases.locked_by(self.LOCK)
+        other = self._other()
         return ConfigurationError(
             f"{self.KIND} {self.name!r} is run by another driver ({other}){self._elsewhere()}; stop it, or give this "
             "one another name",
@@ -377,6 +486,7 @@ class DriverHandle:
     def _close_registry(self) -> None:
         """Give the name up, and close the registry."""
         leases, self._leases, self._jobs = self._leases, None, None
+        self._waits_for, self._standby_known = None, ""
         with contextlib.ExitStack() as last:
             if self._embedded is not None:
                 last.callback(self._embedded.stop)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -27,7 +28,7 @@ from wallaroo_spark.engine.failures.isolation import FailedRows, publish_letters
 from wallaroo_spark.engine.failures.set_aside import SetAside
 from wallaroo_spark.engine.observing.observer import Observer
 from wallaroo_spark.engine.source import InputOffset
-from wallaroo_spark.errors import PipelineError, WallarooError, one_line, split_code
+from wallaroo_spark.errors import ConfigurationError, PipelineError, WallarooError, one_line, split_code
 from wallaroo_spark.gateway.service import GatewaySetup
 from wallaroo_spark.observe.application import ApplicationStatus
 from wallaroo_spark.observe.causes import with_cause
@@ -74,7 +75,8 @@ class Application(DriverHandle):
 
     @takes_settings(ApplicationSettings)
     def __init__(self, settings: ApplicationSettings) -> None:
-        super().__init__(settings.known_as, settings.spark, settings.registry, settings.lease_seconds)
+        name, standby = settings.known_as, settings.standby
+        super().__init__(name, settings.spark, settings.registry, settings.lease_seconds, standby=standby)
         self._settings = settings
         self._ended = threading.Event()
         self._failure: WallarooError | None = None
@@ -169,6 +171,7 @@ class Application(DriverHandle):
             self._settings.folder,
             running,
             self.owner if running else "",
+            self._standby_known if running else "",
             query_starts=self._query_starts,
             moved=housekeeping.moved if housekeeping is not None else None,
             errors=tuple(error for error in errors if error),
@@ -184,6 +187,13 @@ class Application(DriverHandle):
         if settings.delta:
             DeltaLogs(for_tasks(settings.folder, self._spark))
         spark_checks.registry_reach(settings.registry, self._spark.sparkContext.master)
+        waiting = self._waits.stopping.wait
+        folder_lock = self._folder_lock = FolderLock(settings.folder, self._spark, settings.lease_seconds, waiting)
+        connect = partial(application_registry, name=self.name, lease_seconds=settings.lease_seconds)
+        if settings.standby:
+            # First, because the other driver's schema must not change, and because its mark is watched meanwhile.
+            self._await_turn(connect, folder_lock.look)
+            self._await_folder(folder_lock)
         schemas = SchemaStore(settings.folder, self._spark)
         if settings.schema_files:
             applied = apply_files(schemas, settings.schema_files, time.time())
@@ -195,19 +205,34 @@ class Application(DriverHandle):
         checks.executors(self._spark, functions)
         spark_checks.task_slots(self._spark, settings.gateways, kind="gateways")
         require_reach(self._spark, settings.folder, f"application {self.name!r}")
-        waiting = self._waits.stopping.wait
-        self._folder_lock = FolderLock(settings.folder, self._spark, settings.lease_seconds, waiting)
-        self._folder_lock.take(self.owner)
-        leases = self._take_name(
-            lambda url: application_registry(url, self.name, lease_seconds=settings.lease_seconds), settings.gateways
-        )
+        folder_lock.take(self.owner)
+        leases = self._take_name(connect, settings.gateways)
         jobs = self._make_jobs(settings.gateways, self._gateways())
-        self._prepare_query(schema, leases, self._folder_lock)
+        self._prepare_query(schema, leases, folder_lock)
         jobs.start()
         self._rounds.start(self._round, self._fail)
         # The query comes second: Spark gives a process of it ten seconds to start, and those of gateways compete.
         self._await_jobs()
         self._start_query()
+
+    def _await_folder(self, folder_lock: FolderLock) -> None:
+        """As a standby, take the lock of the folder, which a driver that is stopped has until it goes on or ends."""
+        told = False
+
+        def take() -> bool:
+            nonlocal told
+            if not self._take_lock():
+                raise self._name_in_use()
+            try:
+                folder_lock.take(self.owner)
+            except ConfigurationError as error:
+                if not told:
+                    log.warning("application %s: %s; this standby waits until that process has ended", self.name, error)
+                told = True
+                return False
+            return True
+
+        self._waits.hold(take, math.inf, self._name_in_use)
 
     def _gateways(self) -> Callable[[int, int], Work]:
         """A function from a gateway's number and its submission to the function that its task runs."""

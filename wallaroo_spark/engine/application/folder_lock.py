@@ -12,7 +12,6 @@ the driver looks again and again whether the file of its lock is still the one a
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import threading
@@ -21,10 +20,10 @@ from collections.abc import Callable
 from typing import IO, Any
 
 from wallaroo_spark.errors import CheckpointError, ConfigurationError
+from wallaroo_spark.sidecar.file_lock import FILE, lock_file
 from wallaroo_spark.sidecar.folder import SidecarFolder
-from wallaroo_spark.storage.locations import Location, locks_are_local
+from wallaroo_spark.storage.locations import Location
 
-FILE = "driver.lock"
 MARK = "driver.json"
 RENEWALS = 3
 """Renewals of the mark in the time for which another driver watches it. Two may be late."""
@@ -51,6 +50,9 @@ class FolderLock:
         self._file: IO[str] | None = None
         self._owner = ""
         """The owner of the mark; empty when there is none of this driver."""
+        self._seen: bytes | None = None
+        """The mark of another driver as it was last seen, at ``_seen_at``."""
+        self._seen_at = time.monotonic()
         self._renewals = 0
         self._renewed_at = 0.0
 
@@ -62,10 +64,19 @@ class FolderLock:
         """
         if self._file is not None or self._owner:
             return
-        if not self._folder.local or locks_are_local(self._folder.folder()) or not self._take_file(owner):
+        self._file = lock_file(self._folder, owner, self._in_use)
+        if self._file is None:
             self._watch_mark()
             self._owner = owner
             self._write_mark()
+
+    def look(self) -> None:
+        """Note the mark of another driver, as a standby does that waits for it: the mark is watched from now on.
+
+        Raises :class:`CheckpointError` when the folder cannot be read.
+        """
+        if time.monotonic() >= self._seen_at + self._seconds / RENEWALS or self._seen is None:
+            self._saw(self._folder.read(MARK))
 
     def renew(self) -> None:
         """Renew the mark, if that is due; on a disk of this machine :meth:`require`. To be called once a second.
@@ -125,47 +136,21 @@ class FolderLock:
                 if found is not None and _owner_of(found) == owner:
                     self._folder.delete(MARK)
 
-    def _take_file(self, owner: str) -> bool:
-        """Lock a file of the folder; false when its file system has no locks."""
-        path = os.path.join(self._folder.folder(), FILE)
-        try:
-            with contextlib.ExitStack() as unlocked:
-                file = unlocked.enter_context(open(path, "a+", encoding="utf-8"))
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    file.seek(0)
-                    raise self._in_use(file.read().strip()) from None
-                except OSError:
-                    return False
-                # On a full disk the lock would exclude others without its owner's name, too, but nothing else could be
-                # written.
-                file.truncate(0)
-                file.write(owner)
-                file.flush()
-                # The lock lasts as long as the file is open.
-                unlocked.pop_all()
-        except OSError as error:
-            raise CheckpointError(
-                f"{path} cannot be written: {error.strerror or error}; check that this process may write to the "
-                "application's folder, that its file system is not read-only, and that it has free space",
-                code="checkpoint-unwritable",
-                location=path,
-            ) from error
-        self._file = file
-        return True
-
     def _watch_mark(self) -> None:
         """Return once the mark of another driver is gone, or has stayed the same for the whole time."""
-        found = self._folder.read(MARK)
-        until = time.monotonic() + self._seconds
-        while found is not None and time.monotonic() < until:
+        found = self._saw(self._folder.read(MARK))
+        while found is not None and time.monotonic() < self._seen_at + self._seconds:
             if self._wait(min(_LOOK_SECONDS, self._seconds / RENEWALS)):
                 return
             now = self._folder.read(MARK)
             if now is not None and now != found:
                 raise self._in_use(_owner_of(now))
             found = now
+
+    def _saw(self, mark: bytes | None) -> bytes | None:
+        if mark != self._seen:
+            self._seen, self._seen_at = mark, time.monotonic()
+        return mark
 
     def _write_mark(self) -> None:
         self._renewals += 1

@@ -49,6 +49,9 @@ class ApplicationSettings:
     tls_ca: str = setting(**_LISTEN["tls_ca"])
     lease_seconds: float = setting(LEASE_SECONDS, Kind.SECONDS, minimum=0.5)
     """Time after which a gateway's lease expires unless renewed."""
+    standby: bool = setting(False, Kind.FLAG)
+    """Whether a start waits, with Spark started, while another driver runs the application, and takes over when that
+    driver is gone. Without it such a start is refused. It needs a registry that both drivers reach."""
     max_rows: int = setting(MAX_ROWS, Kind.COUNT, minimum=1)
     """The most events of one batch."""
     state_partitions: int | None = setting(None, Kind.COUNT, minimum=1, maximum=10_000)

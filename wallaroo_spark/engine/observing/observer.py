@@ -99,7 +99,9 @@ class Observer:
             else:
                 # The registry's connections are closed.
                 known, _ = self._facts()
-                self._last = with_cause(replace(self._last, running=known.running, driver="", errors=known.errors))
+                self._last = with_cause(
+                    replace(self._last, running=known.running, driver="", standby="", errors=known.errors)
+                )
             return self._last
 
     def _look(self) -> ApplicationStatus:

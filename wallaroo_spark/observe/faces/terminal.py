@@ -86,7 +86,8 @@ def figure_columns(record: type[Any]) -> dict[str, Callable[[Any], str]]:
 def header(status: ReceiverStatus, rates: Rates | None = None) -> list[Text]:
     """The lines above the tables: the receiver, its cause, and its query."""
     driver = status.driver or ("not known" if status.registry_error else "none")
-    lines = [Text(f"Receiver {status.name!r}, driver {driver}"), *cause_lines(status.causes)]
+    standby = f", standby {status.standby}" if status.standby else ""
+    lines = [Text(f"Receiver {status.name!r}, driver {driver}{standby}"), *cause_lines(status.causes)]
     if status.running:
         lines.append(Text(query_line(status, rates)))
     return lines
@@ -320,6 +321,7 @@ def application_view(found: ApplicationStatus) -> Group:
     """An application for a person: the cause, the query, gateways, streams, groups, pipelines and their stages."""
     age = max(0.0, time.time() - found.time)
     driver = f", by the driver {found.driver}" if found.driver else ""
+    driver += f", standby {found.standby}" if found.standby else ""
     figures_of = Text(f"Figures of {day_and_clock(found.time)} ({duration(age)} old){driver}")
     parts: list[Any] = [*cause_lines(found.causes), Text(_application_query(found)), figures_of]
     stages = [(pipeline.pipeline, one) for pipeline in found.pipelines for one in pipeline.stages]

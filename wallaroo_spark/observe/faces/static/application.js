@@ -20,7 +20,7 @@ const STAGES = {
 const QUIET = ["query-starting", "instances-failed", "clients-refused"];
 
 const nameOf = (status) => status.application;
-const about = (status) => `folder ${status.folder}${status.schema === null ? "" : `, schema version ${status.schema}`}`;
+const about = (status) => `folder ${status.folder}${status.schema === null ? "" : `, schema version ${status.schema}`}${status.standby && `, standby ${status.standby}`}`;
 const pageQuery = () => ({});
 const sum = (rows, value) => rows.reduce((total, row) => total + value(row), 0);
 

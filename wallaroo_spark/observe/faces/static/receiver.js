@@ -15,7 +15,7 @@ const STAGES = {
   "door-refused": 0, "kafka-wrong-node": 0, "kafka-unreadable": 2, "door-given-up": 2, "door-waits": 2,
   "worker-frozen": 1, "worker-lost": 1, "worker-unreachable": 1, "worker-starting": 1, "worker-stopping": 1,
   "slot-vacant": 1, "memory-full": 1, "registry-away": 1,
-  "query-not-started": 2, "query-starting": 2, "query-stopped": 2, "query-failed": 2, "planning-slow": 2,
+  "query-not-started": 2, "query-starting": 2, "standby-waits": 2, "query-stopped": 2, "query-failed": 2, "planning-slow": 2,
   "sink-slow": 2, "resend-awaited": 2, "trigger-awaited": 2, "batch-running": 2,
   "checkpoint-unwritable": 3, "checkpoint-unreadable": 3,
   "driver-lost": 4, "driver-error": 4, "no-credits": 4,
@@ -180,7 +180,7 @@ function show(answer) {
 // ---- asking
 
 const nameOf = (status) => status.name;
-const about = (status) => (status.query.checkpoint ? `checkpoint ${status.query.checkpoint}` : "no query yet");
+const about = (status) => (status.query.checkpoint ? `checkpoint ${status.query.checkpoint}` : "no query yet") + (status.standby && `, standby ${status.standby}`);
 const pageQuery = () => ({ top: byId("top").value, search: byId("search").value.trim() });
 
 for (const id of ["search", "top"]) byId(id).addEventListener("input", ask);
