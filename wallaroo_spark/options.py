@@ -159,8 +159,8 @@ class Options:
     """How long a slot's lease lasts without being renewed."""
     standby: bool = setting(False, Kind.FLAG)
     """While another driver runs the receiver, a start waits with Spark started, and takes over when that driver is
-    gone. Without it such a start is refused. It needs a registry that both drivers reach. docs/reliability.md#a-standby-driver
-    says more."""
+    gone. Without it such a start is refused. It needs a registry that both drivers reach;
+    docs/reliability.md#a-standby-driver says more."""
     instances: tuple[str, ...] = setting((), Kind.NAMES)
     """AvailableNow: connector instances that the run waits for even if they are not connected."""
     quiet_seconds: float = setting(2.0, Kind.SECONDS, minimum=0)

@@ -4,7 +4,8 @@
 
 It runs a receiver with two workers on PORT and PORT + 1 and writes the rows of batch N to ``DIRECTORY/rows/N.json``, in
 place of what was there. RETENTION is its ``streamRetention`` in seconds. With the variable that BY_SPARK names, Spark's
-own ``.start()`` starts the query, and not the receiver.
+own ``.start()`` starts the query, and not the receiver. With the variable that STANDBY names, a registry's URL, it is a
+standby while another driver runs.
 
 It begins when a line comes on its standard input, and ends in good order when that ends.
 """
@@ -26,6 +27,7 @@ from wallaroo_spark import Receiver
 from wallaroo_spark.steps import Step, passed
 
 BY_SPARK = "WALLAROO_TEST_STARTED_BY_SPARK"
+STANDBY = "WALLAROO_TEST_STANDBY"
 
 
 def main(directory: Path, port: int, retention: float = 0.0) -> None:
@@ -52,6 +54,8 @@ def main(directory: Path, port: int, retention: float = 0.0) -> None:
 
     options: dict[str, Any] = {"workers": 2, "port": port, "cookie": COOKIE, "lease_seconds": 3}
     options["stream_retention"] = retention
+    if STANDBY in os.environ:
+        options |= {"registry": os.environ[STANDBY], "standby": True}
     with Receiver(spark, "orders", max_offsets_per_trigger=50, **options) as receiver:
         writer, checkpoint = receiver.stream().writeStream.foreachBatch(write), str(directory / "checkpoint")
         if BY_SPARK in os.environ:

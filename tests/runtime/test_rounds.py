@@ -10,7 +10,7 @@ import pytest
 
 from tests.waiting import SECONDS, eventually
 from wallaroo_spark.errors import ConfigurationError, RegistryError
-from wallaroo_spark.runtime.handle import DriverHandle, DriverRounds, Waits
+from wallaroo_spark.runtime.handle import DriverHandle, DriverRounds, Vacancy, Waits
 
 
 class OneLock:
@@ -157,3 +157,72 @@ def test_an_owner_may_end_the_rounds_when_its_name_is_lost(waits: Waits) -> None
 
     assert lost == ["another driver has the name"]
     assert rounds.error == ""
+
+
+def test_a_standby_takes_a_lock_at_once_when_it_was_not_renewed_for_its_whole_time() -> None:
+    vacancy = Vacancy(grace=5.0)
+
+    assert not vacancy.look(100.0, left=10.0)
+    assert not vacancy.look(109.9, left=0.1)
+    assert vacancy.look(110.1, left=None)
+
+
+def test_a_standby_takes_a_lock_at_once_that_nobody_had_at_its_first_look() -> None:
+    assert Vacancy(grace=5.0).look(100.0, left=None)
+
+
+def test_a_standby_leaves_the_driver_time_to_write_the_lock_that_an_emptied_registry_has_lost() -> None:
+    vacancy = Vacancy(grace=5.0)
+
+    assert not vacancy.look(100.0, left=10.0)
+    assert not vacancy.look(100.2, left=None)
+    # The driver has renewed it.
+    assert not vacancy.look(101.0, left=10.0)
+    # It was released.
+    assert not vacancy.look(102.0, left=None)
+    assert not vacancy.look(106.9, left=None)
+    assert vacancy.look(107.0, left=None)
+
+
+def test_a_standby_leaves_the_driver_time_to_come_back_after_an_outage_of_the_registry() -> None:
+    vacancy = Vacancy(grace=5.0)
+
+    assert not vacancy.look(100.0, left=10.0)
+    vacancy.unknown()
+    assert not vacancy.look(200.0, left=None)
+    assert vacancy.look(205.0, left=None)
+
+
+def test_a_standby_waits_for_an_outage_of_the_registry_and_then_takes_the_lock(waits: Waits) -> None:
+    answers: list[float | None | RegistryError] = [10.0, RegistryError("away", code="registry-unreachable"), None]
+    waited: list[int] = []
+
+    def left() -> float | None:
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, RegistryError):
+            raise answer
+        return answer
+
+    waits.stand_by(left, lambda: True, Vacancy(grace=0.0), lambda: waited.append(1))
+    assert waited == [1]
+
+
+def test_a_stop_ends_the_wait_of_a_standby(waits: Waits) -> None:
+    with pytest.raises(ConfigurationError, match="was stopped while it was starting"):
+        waits.stand_by(lambda: 10.0, lambda: False, Vacancy(grace=5.0), waits.stopping.set)
+
+
+def test_a_standby_needs_a_registry_that_both_drivers_reach() -> None:
+    with pytest.raises(ConfigurationError, match="give registry the URL of a Redis, or leave standby out"):
+        DriverHandle.__init__(Topic.__new__(Topic), "orders", None, "embedded", 10.0, standby=True)
+
+
+def test_a_driver_that_has_lost_its_lock_does_not_come_back_when_the_other_one_has_ended() -> None:
+    topic, lock = Topic("orders", None, "redis://elsewhere", 0.003), OneLock("another")
+
+    with pytest.raises(ConfigurationError):
+        topic.round(lock, Jobs())
+    lock.owner = None
+    with pytest.raises(ConfigurationError, match="another"):
+        topic.round(lock, Jobs())
+    assert lock.owner is None

@@ -105,8 +105,8 @@ class Receiver(DriverHandle):
         given = {key: value for key, value in options.items() if value is not None}
         texts = {public_name(key) if key in attributes else key: value for key, value in given.items()}
         self.options = Options.parse({**texts, "receiver": name})
-        options = self.options
-        super().__init__(name, spark, options.registry, options.lease_seconds, standby=options.standby)
+        registry, standby = self.options.registry, self.options.standby
+        super().__init__(name, spark, registry, self.options.lease_seconds, standby=standby)
         self._fed = FedQuery(name, self.owner, self.options, spark, self._waits, self._renew_all)
         self._announcer: Announcer | None = None
         self._adopter: Adopter | None = None

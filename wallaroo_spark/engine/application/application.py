@@ -189,7 +189,7 @@ class Application(DriverHandle):
         spark_checks.registry_reach(settings.registry, self._spark.sparkContext.master)
         waiting = self._waits.stopping.wait
         folder_lock = self._folder_lock = FolderLock(settings.folder, self._spark, settings.lease_seconds, waiting)
-        connect = partial(application_registry, name=self.name, lease_seconds=settings.lease_seconds)
+        connect = partial(application_registry, application=self.name, lease_seconds=settings.lease_seconds)
         if settings.standby:
             # First, because the other driver's schema must not change, and because its mark is watched meanwhile.
             self._await_turn(connect, folder_lock.look)
