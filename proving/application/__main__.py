@@ -31,6 +31,11 @@ def plan() -> ApplicationPlan:
         "--limit", type=float, default=180, metavar="S", help="longest wait without progress at the end (default: 180)"
     )
     parser.add_argument("--cluster", action="store_true", help="a standalone cluster, whose executors are killed too")
+    parser.add_argument(
+        "--standby",
+        action="store_true",
+        help="a second driver waits to take over, and only drivers are killed; tells how long each kill was felt",
+    )
     parser.add_argument("--keep-driver", action="store_true", help="do not kill the driver")
     parser.add_argument(
         "--output",
@@ -49,6 +54,7 @@ def plan() -> ApplicationPlan:
         given.limit,
         given.cluster,
         not given.keep_driver,
+        given.standby,
     )
 
 
@@ -80,6 +86,11 @@ def main() -> None:
     except WallarooError as error:
         sys.exit(f"The application cannot run: {error} The logs are in {chosen.output}.")
     console.print(table(done))
+    for wait in done.waits:
+        console.print(
+            f"A driver was killed with{'' if wait.standby else 'out'} a standby: {wait.serving} s until a gateway "
+            f"listened, {wait.commit} s to the next commit."
+        )
     for sentence in done.verdict.broken[:50]:
         console.print(f"BROKEN: {sentence}", markup=False, style="red")
     for end in done.ends:

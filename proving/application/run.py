@@ -32,7 +32,9 @@ from proving.shop.processes import (
     pids_of,
 )
 from wallaroo_spark.client import Backoff, Client
-from wallaroo_spark.registry import EmbeddedRedis
+from wallaroo_spark.observe.published import LOCK
+from wallaroo_spark.registry import EmbeddedRedis, application_registry
+from wallaroo_spark.runtime.handle import STANDBY
 from wallaroo_spark.streams.places import history_of, table_of
 
 GATEWAYS = 2
@@ -69,8 +71,22 @@ class ApplicationPlan:
     """Whether Spark runs as a standalone cluster, whose executors are killed too."""
     driver: bool = True
     """Whether the driver is killed, too."""
+    standby: bool = False
+    """Whether a second driver waits to take over, and only drivers are killed."""
     kills: int = 0
     """The least number of kills. Where the machine is slow, the run takes more than its minutes for them."""
+
+
+@dataclass
+class DriverWait:
+    """What followed the kill of a driver, in seconds."""
+
+    standby: bool
+    """Whether a standby waited."""
+    serving: float | None = None
+    """Until a gateway listened again."""
+    commit: float | None = None
+    """Until the next commit."""
 
 
 @dataclass
@@ -87,6 +103,8 @@ class ApplicationRun:
     """Time from the last fault until nothing was left to do."""
     ends: list[str] = field(default_factory=list)
     """Programs that ended without a kill."""
+    waits: list[DriverWait] = field(default_factory=list)
+    """What followed each kill of a driver."""
 
     @property
     def passed(self) -> bool:
@@ -115,9 +133,12 @@ class RandomApplication:
         run = [VERB, "run", "--app", str(self.folder), "--name", "rand", "--registry", redis]
         run += ["--gateways", str(GATEWAYS), "--port", str(first), "--lease-seconds", "5", "--move-seconds", "1"]
         run += ["--status-page", "off"]
-        self._run = run
+        self._run = [*run, "--standby"] if plan.standby else run
+        self._redis = redis
+        self.waits: list[DriverWait] = []
+        self._killed_at, self._killed_after = 0.0, 0
         self._first_schema = schema
-        self._application = Program("application", run, plan.output / "application.log")
+        self._drivers: list[Program] = []
         self.clients = {role: self._client(role) for role in CLIENTS}
 
     def _client(self, role: str) -> Program:
@@ -129,8 +150,11 @@ class RandomApplication:
         """Start all, and wait until a gateway answers. Raises :class:`TransportError` when none does in time."""
         self.journals.mkdir()
         self._apply(["apply"], self._first_schema.read_text(), "first version")
-        self._application = Program("application", [*self._run, *self._master()], self._plan.output / "application.log")
-        self._application.start()
+        command = [*self._run, *self._master()]
+        names = ("application", "standby") if self._plan.standby else ("application",)
+        self._drivers = [Program(name, command, self._plan.output / f"{name}.log") for name in names]
+        for driver in self._drivers:
+            driver.start()
         retry = Backoff(give_up_after=START_SECONDS, maximum=1)
         with Client(self.address, retry=retry, timeout=START_SECONDS) as client:
             client.describe()
@@ -154,8 +178,11 @@ class RandomApplication:
             kinds["executor"] = self._kill_executor
         if plan.driver:
             kinds["driver"] = self._kill_driver
+        if plan.standby:
+            kinds = {"driver": self._kill_driver}
         while time.monotonic() < until or self.kills < plan.kills:
             self._restart()
+            self._measure()
             now = time.monotonic()
             if now >= change_at:
                 self._change()
@@ -196,9 +223,10 @@ class RandomApplication:
         """End all programs."""
         for client in self.clients.values():
             client.kill()
-        status = self._application.stop(STOP_SECONDS)
-        if status != 0:
-            self.ends.append(f"application, at the end (status {status})")
+        # The standby first, and before it waits it may be starting Java.
+        for driver in reversed(self._drivers):
+            if (status := driver.stop(STOP_SECONDS)) not in (0, *((130, 143) if self._plan.standby else ())):
+                self.ends.append(f"{driver.name}, at the end (status {status})")
         if (self._state / "cluster.json").exists():
             cluster(self._state, "stop")
 
@@ -234,7 +262,7 @@ class RandomApplication:
         self._say(f"version {version}: {what}")
 
     def _restart(self) -> None:
-        for program in (self._application, *self.clients.values()):
+        for program in (*self._drivers, *self.clients.values()):
             status = program.status
             if status is None or (status == 0 and program.name.startswith("publisher")):
                 continue
@@ -250,7 +278,7 @@ class RandomApplication:
 
     def _kill_gateway(self) -> bool:
         port = self._dice.choice(self.ports)
-        return listens(port) and kill_gateway(port, [self._application.pid, *self._cluster_pids])
+        return listens(port) and kill_gateway(port, [*(one.pid for one in self._drivers), *self._cluster_pids])
 
     def _kill_executor(self) -> bool:
         return any(map(listens, self.ports)) and kill_executor(self._cluster_pids)
@@ -258,18 +286,41 @@ class RandomApplication:
     def _kill_driver(self) -> bool:
         if not any(map(listens, self.ports)):
             return False
-        self._application.kill()
-        self._application.start()
+        active, standby = self._drivers[0], False
+        if self._plan.standby:
+            with application_registry(self._redis, "rand") as registry:
+                owner, standby = registry.locked_by(LOCK) or "", registry.locked_by(STANDBY) is not None
+            of = [one for one in self._drivers if f"/{one.pid}/" in owner]
+            # Without a standby there is nothing to see here.
+            if not of or not standby:
+                return False
+            active = of[0]
+        active.kill()
+        self.waits.append(DriverWait(standby))
+        self._killed_at, self._killed_after = time.monotonic(), self._committed()
+        active.start()
         return True
+
+    def _measure(self) -> None:
+        """Note what the last kill of a driver was followed by."""
+        wait, passed = self.waits[-1] if self.waits else None, round(time.monotonic() - self._killed_at, 1)
+        if wait is None or wait.commit is not None:
+            return
+        if wait.serving is None and any(map(listens, self.ports)):
+            wait.serving = passed
+        if self._committed() > self._killed_after:
+            wait.commit = passed
 
     def _master(self) -> list[str]:
         settings = ["spark.driver.host=127.0.0.1"]
         if not self._plan.cluster:
             return [word for one in settings for word in ("--conf", one)]
         self._say("starting a Spark cluster …")
-        master = cluster(self._state, "start", "--workers", "2", "--cores", "3", "--memory", "1g")
+        cores, memory = ("6", "2g") if self._plan.standby else ("3", "1g")
+        master = cluster(self._state, "start", "--workers", "2", "--cores", cores, "--memory", memory)
         self._cluster_pids = pids_of(json.loads((self._state / "cluster.json").read_text()))
         settings += ["spark.executor.memory=768m", f"spark.executorEnv.PYTHONPATH={ROOT}"]
+        settings += ["spark.cores.max=6", "spark.executor.cores=3"]
         return ["--master", master, *(word for one in settings for word in ("--conf", one))]
 
 
@@ -289,7 +340,9 @@ def run(plan: ApplicationPlan, say: Callable[[str], None]) -> ApplicationRun:
         finally:
             application.stop()
     verdict = judge(application.evidence())
-    return ApplicationRun(verdict, application.events, time.monotonic() - began, rest, application.ends)
+    return ApplicationRun(
+        verdict, application.events, time.monotonic() - began, rest, application.ends, application.waits
+    )
 
 
 def _records(place: Path) -> list[Record]:

@@ -44,6 +44,11 @@ def arguments() -> tuple[Plan, argparse.Namespace]:
         help="send with the clients of doors in place of connectors, and kill workers, executors and the driver",
     )
     parser.add_argument(
+        "--standby",
+        action="store_true",
+        help="a second driver waits to take over, and only drivers are killed; tells how long each kill was felt",
+    )
+    parser.add_argument(
         "--output", type=Path, default=Path("build/chaos"), help="where all files are written (default: %(default)s)"
     )
     given = parser.parse_args()
@@ -51,7 +56,8 @@ def arguments() -> tuple[Plan, argparse.Namespace]:
         parser.error("--minutes must be above 0, --messages and --kills at least 0")
     messages = given.messages or int((6_000 if given.doors else 60_000) * given.minutes)
     kills = given.kills or max(1, int((1.0 if given.doors else 2.5) * given.minutes))
-    return Plan(given.output.absolute(), given.seed, given.minutes, messages, kills, doors=given.doors), given
+    modes = {"doors": given.doors, "standby": given.standby}
+    return Plan(given.output.absolute(), given.seed, given.minutes, messages, kills, **modes), given
 
 
 def summary(outcome: Run, directory: Path) -> str:
@@ -61,8 +67,13 @@ def summary(outcome: Run, directory: Path) -> str:
     wait = figures["longest_wait_after_last_fault"]
     advance = "not every reference advanced" if wait is None else f"every reference advanced within {wait:.1f} s"
     ends = figures["ends_that_no_kill_explains"]
+    felt = "".join(
+        f"A driver was killed with{'' if one.standby else 'out'} a standby: {one.commit:.1f} s to the next commit, "
+        f"{one.answer:.1f} s to the next answer.\n"
+        for one in outcome.driver_waits()
+    )
     return (
-        f"{counts}\n"
+        f"{counts}\n{felt}"
         f"{figures['kills']} kills in {figures['seconds']:.0f} s, {figures['batches']} batches; after the last fault "
         f"{advance} (limit {LIVENESS_SECONDS:.0f} s).\n"
         + (f"Programs that ended without a kill: {ends}\n" if ends else "")

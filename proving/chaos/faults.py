@@ -21,6 +21,8 @@ from proving.chaos.stage import Stage
 VICTIM_SECONDS = 90.0
 """How long a fault waits for a victim: after a driver's death there are no workers for a while."""
 LOOK_SECONDS = 0.05
+WITH_STANDBY = "while a standby waits"
+"""The end of the name of a driver that was killed while another one waited to take over."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +99,7 @@ class Hand:
                 running = [known for known in self._stage.senders.values() if known.pid is not None]
                 return _kill(running[int(fault.pick * len(running))]) if running else ""
             case Kind.DRIVER:
-                assert self._stage.driver is not None
-                return _kill(self._stage.driver)
+                return self._kill_driver()
             case Kind.WORKER:
                 return _signal(self._stage.workers(), fault, signal.SIGKILL)
             case Kind.EXECUTOR:
@@ -111,6 +112,13 @@ class Hand:
                 return self._flush()
             case Kind.REDIS:
                 return self._kill_redis(fault)
+
+    def _kill_driver(self) -> str:
+        active = self._stage.active_driver()
+        if active is None:
+            return ""
+        hit = _kill(active[0])
+        return f"{hit}, {WITH_STANDBY}" if hit and active[1] else hit
 
     def _stop_for_good(self, fault: Fault) -> str:
         chosen = self._stop_one(fault)

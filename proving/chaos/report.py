@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from proving.chaos.faults import Blow
+from proving.chaos.faults import WITH_STANDBY, Blow
 from proving.chaos.judge import Written
 from proving.chaos.schedule import Kind
 
@@ -62,6 +62,18 @@ class Sent:
 
 
 @dataclass(frozen=True)
+class DriverWait:
+    """What followed the kill of a driver."""
+
+    standby: bool
+    """Whether a standby waited."""
+    commit: float
+    """Seconds to the next commit."""
+    answer: float
+    """Seconds to the next answer that a sender saw."""
+
+
+@dataclass(frozen=True)
 class Run:
     """The results of a run. Times are seconds of the wall clock."""
 
@@ -103,6 +115,20 @@ class Run:
                 found[stream.name] = round(float(later) - self.last_fault, 2) if np.isfinite(later) else None
         return found
 
+    def driver_waits(self) -> list[DriverWait]:
+        """The waits after each kill of a driver that was followed by a commit and an answer."""
+        answered = np.sort(np.concatenate([stream.answered for one in self.sent.values() for stream in one]))
+        commits = np.sort(np.array([*self.written.commits.values()]))
+        found = []
+        for blow in self.blows:
+            if blow.fault.kind is Kind.DRIVER and blow.hit:
+                waits = [
+                    float(times[times > blow.time].min(initial=np.inf)) - blow.time for times in (commits, answered)
+                ]
+                if np.isfinite(waits).all():
+                    found.append(DriverWait(blow.hit.endswith(WITH_STANDBY), *(round(wait, 1) for wait in waits)))
+        return found
+
     def to_json(self) -> dict[str, Any]:
         """The figures and the schedule."""
         waits = self.advances()
@@ -119,6 +145,7 @@ class Run:
                 for streams in self.sent.values()
                 for stream in streams
             ),
+            "waits_after_kills_of_drivers": [asdict(one) for one in self.driver_waits()],
             "longest_wait_after_last_fault": _longest(waits),
             "waits_after_last_fault": waits,
             "starts": dict(self.starts),

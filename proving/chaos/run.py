@@ -45,6 +45,8 @@ class Plan:
     """The state directory of a cluster to use; without it, one of its own."""
     doors: bool = False
     """Whether the clients of doors send, in place of connectors."""
+    standby: bool = False
+    """Whether a second driver waits to take over, and only drivers are killed."""
 
 
 class Senders(Protocol):
@@ -89,9 +91,16 @@ def run(
     clear(plan.directory)
     senders = _senders(plan)
     seconds = 60 * plan.minutes
-    schedule = draw(plan.seed, plan.kills, seconds * FIRST_FAULT, seconds * LAST_FAULT, LEASE_SECONDS, senders.kinds)
+    kinds = [Kind.DRIVER] if plan.standby else senders.kinds
+    schedule = draw(plan.seed, plan.kills, seconds * FIRST_FAULT, seconds * LAST_FAULT, LEASE_SECONDS, kinds)
     say(f"Starting a cluster, a Redis, a driver and {len(senders)} programs that send in {plan.directory} …")
-    stage = Stage(plan.directory, cluster=plan.cluster, columns=senders.columns, options=senders.options)
+    stage = Stage(
+        plan.directory,
+        cluster=plan.cluster,
+        columns=senders.columns,
+        options=senders.options,
+        standby=plan.standby,
+    )
     with stage, ExitStack() as watching:
         stage.await_ready()
         watching.enter_context(watch(stage))
@@ -110,7 +119,7 @@ def run(
         hand.deal(schedule, tell, idle)
         complete = _await_all(stage, plan, began, idle)
         ended = time.time()
-    programs = {**stage.senders, **({"driver": stage.driver} if stage.driver else {})}
+    programs = {**stage.senders, **stage.drivers}
     written = read_sink(plan.directory)
     outcome = Run(
         plan.seed,

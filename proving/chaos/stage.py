@@ -18,9 +18,11 @@ import pyspark
 
 from proving.chaos.connector import COOKIE_VARIABLE, RECEIVER, REGISTRY_VARIABLE
 from proving.chaos.processes import Supervised, Victim, victim
+from wallaroo_spark.errors import WallarooError
 from wallaroo_spark.observe.collect import Question, RegistryCollector
 from wallaroo_spark.observe.receiver import SlotStatus
 from wallaroo_spark.registry import EmbeddedRedis, Registry
+from wallaroo_spark.runtime.handle import STANDBY
 
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = ROOT / "scripts" / "cluster.py"
@@ -51,7 +53,8 @@ SETTINGS = {
 class Stage:
     """Starts all processes on entry and ends them on exit. ``senders`` has the programs that send, by their names.
     ``cluster`` is the state directory of a running cluster, which goes on after the run; without it, the run has its
-    own cluster. ``columns`` of each row are written, and ``options`` are more options of the receiver.
+    own cluster. ``columns`` of each row are written, and ``options`` are more options of the receiver. With ``standby``
+    a second driver waits to take over.
     """
 
     def __init__(
@@ -62,12 +65,15 @@ class Stage:
         cluster: Path | None = None,
         columns: Sequence[str] = COLUMNS,
         options: Mapping[str, Any] | None = None,
+        standby: bool = False,
     ) -> None:
         self.directory = directory
         self.cluster = cluster or directory / "cluster"
         self._own_cluster = cluster is None
         self.redis = EmbeddedRedis()
         self.driver: Supervised | None = None
+        self.standby: Supervised | None = None
+        self._standby = standby
         self.senders: dict[str, Supervised] = {}
         self.driver_lines: list[str] = []
         self._columns = list(columns)
@@ -84,7 +90,8 @@ class Stage:
             (self.directory / "logs").mkdir(parents=True, exist_ok=True)
             if self._own_cluster:
                 started.callback(self._cluster, "stop")
-                self._cluster("start", "--workers", str(SLOTS), "--cores", "2", "--memory", "1g")
+                cores, memory = ("4", "2g") if self._standby else ("2", "1g")
+                self._cluster("start", "--workers", str(SLOTS), "--cores", cores, "--memory", memory)
             url = self._cluster("url").strip()
             self.redis.start()
             started.callback(self.redis.stop)
@@ -169,6 +176,7 @@ class Stage:
             "sink": {"format": "parquet", "path": f"{self.directory}/rows"},
             "select": self._columns,
             "trigger": {"processingTime": "1 second"},
+            **({"standby": True} if self._standby else {}),
             **self._options,
         }
         # JSON is YAML, too.
@@ -178,9 +186,30 @@ class Stage:
         for name, value in self._settings.items():
             command += ["--conf", f"{name}={value}"]
         command += [str(ROOT / "jobs" / "receive.py"), str(file), "--every", "2"]
-        log = self.directory / "logs" / "driver.log"
-        self.driver = Supervised("driver", command, self.environment, log, self._driver_said)
+        self.driver = self._supervised("driver", command)
         self.driver.start()
+        if self._standby:
+            self.standby = self._supervised("standby", command)
+            self.standby.start()
+
+    def _supervised(self, name: str, command: Sequence[str]) -> Supervised:
+        return Supervised(name, command, self.environment, self.directory / "logs" / f"{name}.log", self._driver_said)
+
+    @property
+    def drivers(self) -> dict[str, Supervised]:
+        """The drivers by their names."""
+        return {one.name: one for one in (self.driver, self.standby) if one is not None}
+
+    def active_driver(self) -> tuple[Supervised, bool] | None:
+        """The driver that runs the receiver, and whether another one waits to take over; None while none is known."""
+        if self.standby is None:
+            return (self.driver, False) if self.driver is not None else None
+        with contextlib.suppress(WallarooError), Registry(self.redis.url, RECEIVER, attempts=1) as registry:
+            owner, waits = registry.locked_by("receiver"), registry.locked_by(STANDBY)
+            with contextlib.suppress(ProcessLookupError):
+                session = os.getsid(int(owner.split("/")[1])) if owner else None
+                return next(((one, bool(waits)) for one in self.drivers.values() if one.pid == session), None)
+        return None
 
     def _driver_said(self, line: str) -> None:
         self.driver_lines.append(f"{time.strftime('%H:%M:%S')} {line.rstrip()}")
@@ -204,6 +233,7 @@ class Stage:
     def _stop_all(self) -> None:
         for sender in self.senders.values():
             sender.stop()
-        if self.driver is not None:
-            self.driver.stop()
+        for driver in (self.standby, self.driver):
+            if driver is not None:
+                driver.stop()
         (self.directory / "driver.txt").write_text("\n".join(self.driver_lines) + "\n", encoding="utf-8")
