@@ -16,7 +16,7 @@ import pytest
 from proving.ports import lasting_port
 from tests.receiver.driver import STANDBY
 from tests.receiver.drivers import Drivers
-from tests.receiver.support import COOKIE, Feeders, numbered, payloads
+from tests.receiver.support import Feeders, numbered, payloads
 from tests.waiting import eventually
 from wallaroo_spark.registry import EmbeddedRedis, Registry
 

@@ -194,7 +194,7 @@ def test_a_standby_leaves_the_driver_time_to_come_back_after_an_outage_of_the_re
 
 
 def test_a_standby_waits_for_an_outage_of_the_registry_and_then_takes_the_lock(waits: Waits) -> None:
-    answers: list[float | None | RegistryError] = [10.0, RegistryError("away", code="registry-unreachable"), None]
+    answers: list[float | RegistryError | None] = [10.0, RegistryError("away", code="registry-unreachable"), None]
     waited: list[int] = []
 
     def left() -> float | None:

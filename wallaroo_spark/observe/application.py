@@ -266,8 +266,6 @@ class ApplicationStatus:
     """Whether a driver runs it now."""
     driver: str = ""
     """The driver that runs it, as ``host/pid/…``."""
-    standby: str = ""
-    """The driver that waits to take over when ``driver`` is gone; empty when none does."""
     schema: int | None = None
     """The newest version of its schema."""
     query: QueryStatus = field(default_factory=QueryStatus)
@@ -289,6 +287,8 @@ class ApplicationStatus:
     """Seconds since the driver has renewed its lock; it does so once a second."""
     registry_error: str = figure("", "1", "wallaroo_application_registry_up", flipped=True)
     """1 while the registry (Redis) answers the driver, 0 otherwise."""
+    standby: str = ""
+    """The driver that waits to take over when ``driver`` is gone; empty when none does."""
     cause: Cause = field(default_factory=Cause)
     """The reason why it waits: the first of ``causes``."""
     causes: tuple[Cause, ...] = ()

@@ -171,11 +171,11 @@ class Application(DriverHandle):
             self._settings.folder,
             running,
             self.owner if running else "",
-            self._standby_known if running else "",
             query_starts=self._query_starts,
             moved=housekeeping.moved if housekeeping is not None else None,
             errors=tuple(error for error in errors if error),
             round_age=self._rounds.age,
+            standby=self._standby_known if running else "",
         )
         return known, jobs.records if jobs is not None else ()
 
