@@ -91,6 +91,7 @@ class Receiver(DriverHandle):
     """
 
     KIND, TASK, LOCK = "receiver", "worker", "receiver"
+    MODULES = ("wallaroo_spark.worker.run", "wallaroo_spark.source")
     ROUND_SECONDS = 0.5
     """Shorter than that of others, because connectors wait while the driver does not know the worker of their slot."""
 
@@ -105,8 +106,8 @@ class Receiver(DriverHandle):
         given = {key: value for key, value in options.items() if value is not None}
         texts = {public_name(key) if key in attributes else key: value for key, value in given.items()}
         self.options = Options.parse({**texts, "receiver": name})
-        registry, standby = self.options.registry, self.options.standby
-        super().__init__(name, spark, registry, self.options.lease_seconds, standby=standby)
+        given = name, spark, self.options.registry, self.options.lease_seconds
+        super().__init__(*given, standby=self.options.standby, tasks=self.options.workers + 1)
         self._fed = FedQuery(name, self.owner, self.options, spark, self._waits, self._renew_all)
         self._announcer: Announcer | None = None
         self._adopter: Adopter | None = None

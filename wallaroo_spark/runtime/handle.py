@@ -7,6 +7,7 @@ the leases, in rounds. Source: ``docs/architecture.md#the-fleet`` and ``docs/arc
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import socket
@@ -20,6 +21,7 @@ from wallaroo_spark.errors import ConfigurationError, RegistryError, WallarooErr
 from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.registry import EmbeddedRedis, Lease, Registry
 from wallaroo_spark.runtime.long_jobs import JobRecord, LongJobs, Work
+from wallaroo_spark.runtime.warming import keep_warm
 
 log = one_line("wallaroo_spark.runtime")
 
@@ -253,9 +255,9 @@ class DriverHandle:
     """Runs long jobs under a name that one driver has at a time, from :meth:`start` to :meth:`stop`.
 
     ``spark`` is the session, ``registry`` the registry's URL, or ``embedded``. With ``standby`` a start waits while
-    another driver has the name. As a context manager it raises at its end the error of a name that was lost. A
-    subclass begins in :meth:`_begin`, with :meth:`_take_name`, :meth:`_make_jobs` and :meth:`_await_jobs`, and names
-    the steps of its end in :meth:`_ends`.
+    another driver has the name, and ``tasks`` processes of executors are prepared meanwhile. As a context manager it
+    raises at its end the error of a name that was lost. A subclass begins in :meth:`_begin`, with :meth:`_take_name`,
+    :meth:`_make_jobs` and :meth:`_await_jobs`, and names the steps of its end in :meth:`_ends`.
     """
 
     KIND: ClassVar[str]
@@ -266,10 +268,14 @@ class DriverHandle:
     """The lock of the name in the handle's registry."""
     IN_USE: ClassVar[str] = "name-in-use"
     """The code of the error for a name that another driver has."""
+    MODULES: ClassVar[tuple[str, ...]] = ()
+    """The modules that its tasks import, which a standby has them import while it waits."""
     ROUND_SECONDS: ClassVar[float] = 1.0
     """The most seconds between two rounds. A choice: what the registry has lost is there again after so long."""
 
-    def __init__(self, name: str, spark: Any, registry: str, lease_seconds: float, *, standby: bool = False) -> None:
+    def __init__(
+        self, name: str, spark: Any, registry: str, lease_seconds: float, *, standby: bool = False, tasks: int = 1
+    ) -> None:
         if standby and registry == "embedded":
             raise ConfigurationError(
                 f"{self.KIND} {name!r}: standby needs a registry that both drivers reach, and an embedded one ends "
@@ -287,7 +293,7 @@ class DriverHandle:
         """The registry of the jobs; None while the handle is not started."""
         self._jobs: LongJobs | None = None
         self._lifecycle = threading.RLock()
-        self._standby = standby
+        self._standby, self._tasks = standby, tasks
         self._standby_known = ""
         """The driver that waits to take over; empty when none does."""
         self._waits_for: str | None = None
@@ -385,9 +391,14 @@ class DriverHandle:
             leases.lock(STANDBY, self.owner, self._lease_seconds)
             waiting()
 
-        self._waits.stand_by(
-            lambda: leases.lock_left(self.LOCK), self._take_lock, Vacancy(self._lease_seconds / 2), wait
-        )
+        over = threading.Event()
+        warming = (self._spark, self._tasks, self.MODULES, over)
+        threading.Thread(target=keep_warm, args=warming, name="wallaroo-standby", daemon=True).start()
+        try:
+            left = functools.partial(leases.lock_left, self.LOCK)
+            self._waits.stand_by(left, self._take_lock, Vacancy(self._lease_seconds / 2), wait)
+        finally:
+            over.set()
         log.warning("%s %s takes over from the driver %s, which is gone", self.KIND, self.name, other)
         self._waits_for, self._standby_known = None, ""
         with contextlib.suppress(RegistryError):

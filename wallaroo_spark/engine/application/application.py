@@ -72,11 +72,12 @@ class Application(DriverHandle):
     """
 
     KIND, TASK, LOCK, IN_USE = "application", "gateway", LOCK, "application-in-use"
+    MODULES = ("wallaroo_spark.gateway.service", "wallaroo_spark.engine.operator.processor")
 
     @takes_settings(ApplicationSettings)
     def __init__(self, settings: ApplicationSettings) -> None:
-        name, standby = settings.known_as, settings.standby
-        super().__init__(name, settings.spark, settings.registry, settings.lease_seconds, standby=standby)
+        given = settings.known_as, settings.spark, settings.registry, settings.lease_seconds
+        super().__init__(*given, standby=settings.standby, tasks=settings.gateways + 1)
         self._settings = settings
         self._ended = threading.Event()
         self._failure: WallarooError | None = None
