@@ -106,8 +106,8 @@ class Receiver(DriverHandle):
         given = {key: value for key, value in options.items() if value is not None}
         texts = {public_name(key) if key in attributes else key: value for key, value in given.items()}
         self.options = Options.parse({**texts, "receiver": name})
-        given = name, spark, self.options.registry, self.options.lease_seconds
-        super().__init__(*given, standby=self.options.standby, tasks=self.options.workers + 1)
+        place = name, spark, self.options.registry, self.options.lease_seconds
+        super().__init__(*place, standby=self.options.standby, tasks=self.options.workers + 1)
         self._fed = FedQuery(name, self.owner, self.options, spark, self._waits, self._renew_all)
         self._announcer: Announcer | None = None
         self._adopter: Adopter | None = None
