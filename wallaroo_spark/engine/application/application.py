@@ -195,6 +195,8 @@ class Application(DriverHandle):
             # First, because the other driver's schema must not change, and because its mark is watched meanwhile.
             self._await_turn(connect, folder_lock.look)
             self._await_folder(folder_lock)
+            # The checks below run jobs of Spark, which may take longer than the locks last.
+            self._rounds.start(self._round, self._fail)
         schemas = SchemaStore(settings.folder, self._spark)
         if settings.schema_files:
             applied = apply_files(schemas, settings.schema_files, time.time())
@@ -208,10 +210,11 @@ class Application(DriverHandle):
         require_reach(self._spark, settings.folder, f"application {self.name!r}")
         folder_lock.take(self.owner)
         leases = self._take_name(connect, settings.gateways)
+        if not settings.standby:
+            self._rounds.start(self._round, self._fail)
         jobs = self._make_jobs(settings.gateways, self._gateways())
         self._prepare_query(schema, leases, folder_lock)
         jobs.start()
-        self._rounds.start(self._round, self._fail)
         # The query comes second: Spark gives a process of it ten seconds to start, and those of gateways compete.
         self._await_jobs()
         self._start_query()
