@@ -164,7 +164,10 @@ def test_a_start_waits_for_a_redis_that_goes_away_meanwhile(
 
 def test_a_driver_that_was_away_too_long_gives_in_to_the_one_that_has_its_name(spark: SparkSession) -> None:
     with EmbeddedRedis() as redis, Registry(redis.url, "orders") as registry:
-        with Receiver(spark, "orders", workers=1, registry=redis.url) as receiver:
+        with (
+            pytest.raises(ConfigurationError, match=r"is run by another driver \(another\)"),
+            Receiver(spark, "orders", workers=1, registry=redis.url) as receiver,
+        ):
 
             def take_over() -> bool:
                 registry.unlock("receiver", receiver.owner)
