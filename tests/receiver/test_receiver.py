@@ -164,10 +164,9 @@ def test_a_start_waits_for_a_redis_that_goes_away_meanwhile(
 
 def test_a_driver_that_was_away_too_long_gives_in_to_the_one_that_has_its_name(spark: SparkSession) -> None:
     with EmbeddedRedis() as redis, Registry(redis.url, "orders") as registry:
-        with (
-            pytest.raises(ConfigurationError, match=r"is run by another driver \(another\)"),
-            Receiver(spark, "orders", workers=1, registry=redis.url) as receiver,
-        ):
+        with ExitStack() as last:
+            receiver = Receiver(spark, "orders", workers=1, registry=redis.url).start()
+            last.callback(receiver.stop)
 
             def take_over() -> bool:
                 registry.unlock("receiver", receiver.owner)
@@ -182,6 +181,8 @@ def test_a_driver_that_was_away_too_long_gives_in_to_the_one_that_has_its_name(s
             eventually(
                 lambda: not receiver.status().slots[0].answers and receiver.status().slots[0].state != "starting"
             )
+            with pytest.raises(ConfigurationError, match=r"is run by another driver \(another\)"):
+                receiver.__exit__(None)
         assert registry.locked_by("receiver") == "another"
 
 
