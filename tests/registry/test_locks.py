@@ -40,3 +40,9 @@ def test_an_emptied_redis_holds_no_lock(registry: Registry, empty_redis: Callabl
     registry.lock("receiver", "a", 60)
     empty_redis()
     assert registry.locked_by("receiver") is None
+
+
+def test_a_lock_tells_how_long_it_lasts(registry: Registry) -> None:
+    assert registry.lock_left("receiver") is None
+    registry.lock("receiver", "a", 60)
+    assert 0 < (registry.lock_left("receiver") or 0) <= 60

@@ -54,6 +54,7 @@ def test_the_fleet_s_user_may_do_all_that_driver_and_workers_do(guarded: Fleet, 
     registry.ping()
     assert registry.next_submission() > 0
     assert registry.lock("other", "me", 10)
+    assert (registry.lock_left("other") or 0) > 0
     registry.unlock("other", "me")
     assert registry.locked_by("other") is None
     assert registry.assign("shop-0", 0, 1).slot == 0
