@@ -59,12 +59,14 @@ class Container:
     name: str
     process: subprocess.Popen[bytes] | None = None
     started: float = 0.0
+    """When its present run began, in monotonic seconds."""
     restarts: int = 0
     exit_code: int | None = None
     ready: bool = False
     begun: bool = False
     failures: int = 0
     next_probe: float = 0.0
+    """When it is probed next, in monotonic seconds."""
     ends: list[int] = field(default_factory=list)
     """The exit codes of its earlier runs."""
 
@@ -78,6 +80,7 @@ class Pod:
     address: str
     containers: list[Container]
     ending: float | None = None
+    """Until when it may end by itself, in monotonic seconds; None: it is not to end."""
     reported: dict[str, Any] | None = None
 
     @property
