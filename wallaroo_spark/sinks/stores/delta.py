@@ -65,6 +65,8 @@ class DeltaSink(StagedSink):
     def __init__(self, settings: DeltaSettings) -> None:
         super().__init__(settings.name, settings.checkpoint)
         self._path: Location = settings.path
+        # A folder that cannot have the log is refused before Spark is asked for it.
+        delta_address(self._path)
         given: str | Sequence[str] = settings.partition_by
         self._partitions: tuple[str, ...] = tuple(given.split(",") if isinstance(given, str) else given)
         self.in_tasks = (settings.checkpoint, settings.path)
