@@ -36,5 +36,7 @@ def send(
         lambda number, reason: failures.append((number, reason)),
         settings or {},
     )
-    assert failures == []
+    if failures:
+        shown = "; ".join(f"{number}: {reason}" for number, reason in failures[:3])
+        raise AssertionError(f"{client} gave up {len(failures)} of {count} records: {shown}")
     return offsets
