@@ -20,6 +20,7 @@ import trustme
 from proving.bench.results.figures import Spread
 from proving.bench.stage import Context
 from proving.network.lossy import LossyCable, Weather
+from proving.processes import end
 
 ROADS = ("tcp", "quic")
 LOSSES = (0.01, 0.05)
@@ -28,6 +29,8 @@ DELAY = 0.01
 """Seconds that a packet takes in each direction, as within a country."""
 MEGABYTES = {"tcp": 400.0, "quic": 40.0}
 """What one run sends: about two seconds of each."""
+COMMIT_SECONDS = 0.01
+"""Seconds between two commits of the worker of a connector, short beside the way of a packet."""
 DATAGRAMS = 2000
 REPETITIONS = 5
 PROGRAM = "proving.bench.channels.program"
@@ -42,10 +45,10 @@ class Files:
     key: str
 
     @classmethod
-    def make(cls, folder: Path) -> Files:
-        """Issue them."""
+    def make(cls, folder: Path, name: str = "localhost") -> Files:
+        """Issue them; ``name`` is the server's name or address."""
         authority = trustme.CA()
-        server = authority.issue_cert("localhost")
+        server = authority.issue_cert(name)
         found = cls(*(str(folder / name) for name in ("ca.pem", "server.pem", "server.key")))
         authority.cert_pem.write_to_path(found.ca)
         server.cert_chain_pems[0].write_to_path(found.certificate)
@@ -73,6 +76,13 @@ def measure(context: Context) -> dict[str, Any]:
             run = quiet(files, road, loss, 10.0 if quick else 60.0)
             found["quiet"].append(run)
             context.say(f"  {road}, {loss:.0%} loss: p50 {run['p50']:.1f} ms, p99 {run['p99']:.1f} ms")
+    found["connectors"] = []
+    for loss in LOSSES:
+        for road in ROADS:
+            context.progress(f"channels: a connector's quiet stream over {road}, {loss:.0%} loss")
+            run = connector(context.directory, road, loss, 10.0 if quick else 60.0)
+            found["connectors"].append(run)
+            context.say(f"  a connector over {road}, {loss:.0%} loss: p50 {run['p50']:.1f} ms, p99 {run['p99']:.1f} ms")
     context.progress("channels: a changed address, and datagrams")
     found["moved"] = {road: moved(files, road, 3 if quick else REPETITIONS) for road in ROADS}
     found["datagrams"] = datagrams(files, DATAGRAMS // 4 if quick else DATAGRAMS)
@@ -98,8 +108,37 @@ def quiet(files: Files, road: str, loss: float, seconds: float) -> dict[str, Any
         _server(files, road, cable.far_address, cable.far) as address,
     ):
         taken = _client(road, "quiet", address, files.ca, str(seconds), prefix=cable.near)["ms"]
+    return _percentiles(road, loss, taken)
+
+
+def _percentiles(road: str, loss: float, taken: list[float]) -> dict[str, Any]:
     p50, p99 = np.percentile(taken, (50, 99))
     return {"road": road, "loss": loss, "messages": len(taken), "p50": float(p50), "p99": float(p99)}
+
+
+def connector(folder: Path, road: str, loss: float, seconds: float) -> dict[str, Any]:
+    """Milliseconds to the ACK of a message of a connector's quiet stream, beside its busy one.
+
+    Its worker has no Spark: a driver commits every few milliseconds what has come.
+    """
+    with LossyCable(Weather(loss=loss, delay=DELAY), seed=1) as cable:
+        files = Files.make(folder, cable.far_address)
+        options = {
+            "host": cable.far_address,
+            "quic": True,
+            "tls_certificate": files.certificate,
+            "tls_key": files.key,
+        }
+        alone = json.dumps({"options": options, "batch_seconds": COMMIT_SECONDS})
+        command = [*cable.far, sys.executable, "-m", "proving.bench.lone_worker", alone]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
+            try:
+                assert worker.stdout is not None
+                address = json.loads(worker.stdout.readline())["address"]
+                taken = _client(f"connector-{road}", "quiet", address, files.ca, str(seconds), prefix=cable.near)["ms"]
+            finally:
+                end(worker)
+    return _percentiles(road, loss, taken)
 
 
 def moved(files: Files, road: str, repetitions: int) -> dict[str, Any]:

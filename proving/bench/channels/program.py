@@ -1,6 +1,7 @@
 """A server and clients that do the same over TCP with TLS and over channels on QUIC, as programs of their own.
 
 python -m proving.bench.channels.program ROAD VERB ARGUMENTS…, where ROAD is tcp or quic; a client prints a JSON object.
+The client ``quiet`` also has the roads connector-tcp and connector-quic, to a worker.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ import json
 import struct
 import sys
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
 from wallaroo_spark import aqueduct
+from wallaroo_spark.connector import Connector, Stream
+from wallaroo_spark.connector.reporting import Acknowledgements
 from wallaroo_spark.transport import client_context, parse_address, server_context
 
 MESSAGE = 64 * 1024
@@ -81,9 +85,40 @@ class Quic:
         return message.payload
 
 
+class Connected:
+    """Two streams of a connector; their answers are their ACKs."""
+
+    def __init__(self, busy: Stream, quiet: Stream, acknowledgements: Acknowledgements) -> None:
+        self._busy, self._quiet, self._acknowledgements = busy, quiet, acknowledgements
+        self._answers: deque[bytes] = deque()
+
+    async def busy(self, payload: bytes) -> None:
+        """Send on the one stream."""
+        await self._busy.send(payload)
+
+    async def quiet(self, payload: bytes) -> None:
+        """Send on the other one, with the message's number as its id."""
+        await self._quiet.send(payload, id=1 + _HEAD.unpack(payload[1:5])[0])
+
+    async def answer(self) -> bytes:
+        """A message of the quiet stream that is acknowledged."""
+        while not self._answers:
+            found = await anext(self._acknowledgements)
+            if found.stream == self._quiet.name:
+                numbers = range(found.reference - found.messages, found.reference)
+                self._answers += [ANSWERED + _HEAD.pack(number) for number in numbers]
+        return self._answers.popleft()
+
+
 @asynccontextmanager
 async def way(road: str, address: str, ca: str) -> AsyncIterator[Way]:
     """Connect."""
+    if road.startswith("connector-"):
+        workers = address if road == "connector-tcp" else f"quic://{address}"
+        async with Connector("bench", instance="bench", workers=workers, ca=ca) as connector:
+            streams = [await connector.open(name) for name in ("busy", "quiet")]
+            yield Connected(*streams, connector.acknowledgements())
+        return
     host, port = parse_address(address)
     if road == "tcp":
         reader, writer = await asyncio.open_connection(host, port, ssl=client_context(ca), server_hostname="localhost")

@@ -388,9 +388,11 @@ def _channels(found: Any) -> Iterator[str]:
     yield f"One stream on the loopback, messages of 64 KiB, with TLS, MB/s: {rates}."
     if "quiet" not in found:
         return
-    yield "A quiet stream beside a busy one, from the moment that a message is due to its answer, in ms:"
-    body = [(one["road"], f"{one['loss']:.0%}", amount(one["p50"]), amount(one["p99"])) for one in found["quiet"]]
-    yield table(("road", "loss", "p50", "p99"), body)
+    for answer, name in (("answer", "quiet"), ("ACK, of a connector whose worker commits all the time", "connectors")):
+        if runs := found.get(name):
+            yield f"A quiet stream beside a busy one, from the moment that a message is due to its {answer}, in ms:"
+            body = [(one["road"], f"{one['loss']:.0%}", amount(one["p50"]), amount(one["p99"])) for one in runs]
+            yield table(("road", "loss", "p50", "p99"), body)
     moved, datagrams = found["moved"], found["datagrams"]
     yield (
         f"To the first answer after the client's address has changed: {amount(moved['quic']['median'])} ms on the same "
