@@ -10,8 +10,8 @@ from proving.simulator.parts.checkpoint import Row
 from proving.simulator.parts.producers import KafkaProducer, Producer
 from proving.simulator.parts.surroundings import Surroundings
 from proving.simulator.parts.worker import Worker
+from wallaroo_spark.doors.kafka import PREFIX
 from wallaroo_spark.doors.kafka.record_batch import HEAD_BYTES
-from wallaroo_spark.doors.kafka.server import PREFIX
 from wallaroo_spark.references import PlannedRange, StreamKey
 from wallaroo_spark.source.forgetting import SLACK_PART
 

@@ -9,7 +9,7 @@ from unittest import mock
 
 from wallaroo_spark.doors.client import DoorClient, DoorStream
 from wallaroo_spark.doors.ground import Ground
-from wallaroo_spark.doors.kafka import server
+from wallaroo_spark.doors.kafka import batches
 from wallaroo_spark.doors.kafka.positions import Placed, place
 from wallaroo_spark.doors.kafka.record_batch import BatchHead
 from wallaroo_spark.doors.kafka.server import KafkaServer
@@ -123,12 +123,12 @@ def forgets_the_sequence() -> AbstractContextManager[Any]:
         first = (position or 0) + 1
         return Placed(first, first + head.count - 1, repeated=False) if found.repeated else found
 
-    return mock.patch.object(server, "place", new)
+    return mock.patch.object(batches, "place", new)
 
 
 def has_no_fence() -> AbstractContextManager[Any]:
     """A producer whose batches were given up is told that they are committed."""
-    return mock.patch.multiple(server, fence=lambda reference: reference)
+    return mock.patch.multiple(batches, fence=lambda reference: reference)
 
 
 def keeps_connections_without_a_session() -> AbstractContextManager[Any]:

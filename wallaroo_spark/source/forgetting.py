@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from wallaroo_spark import references
-from wallaroo_spark.doors.kafka.rows import PREFIX
+from wallaroo_spark.doors.kafka import PREFIX
 from wallaroo_spark.source.planner import Plan
 
 MOST_LEAVING = 10_000

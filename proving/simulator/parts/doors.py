@@ -20,9 +20,11 @@ from wallaroo_spark.doors.ground import Ground
 from wallaroo_spark.doors.http import tokens
 from wallaroo_spark.doors.http.problems import Problem
 from wallaroo_spark.doors.http.requests import DOOR, OPEN_SECONDS
+from wallaroo_spark.doors.kafka import PREFIX
+from wallaroo_spark.doors.kafka.batches import ServerSettings
 from wallaroo_spark.doors.kafka.door import layout_of, session_seconds
 from wallaroo_spark.doors.kafka.positions import fence
-from wallaroo_spark.doors.kafka.server import PREFIX, KafkaServer, ServerSettings
+from wallaroo_spark.doors.kafka.server import KafkaServer
 from wallaroo_spark.doors.tickets import Ticket
 from wallaroo_spark.errors import RegistryError
 from wallaroo_spark.options import Options
@@ -143,8 +145,8 @@ class Doors:
             yield f"{worker.name} waits for ranges: {ground._unanswered._since}"
         # A silent connection may be there for ten minutes.
         held = [one for one in kafka._connections.values() if one.pending or one.opening or one.held]
-        if held or kafka._lines:
-            yield f"{worker.name} has requests of Kafka's clients: {held}, {kafka._lines}"
+        if held or kafka._batches._queues:
+            yield f"{worker.name} has requests of Kafka's clients: {held}, {kafka._batches._queues}"
         for connection in self._state.connections.by_number.values():
             if connection.door:
                 yield f"{worker.name} has {connection}"

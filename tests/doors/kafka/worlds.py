@@ -9,8 +9,9 @@ from typing import Any
 
 from wallaroo_spark.doors.client import Accepted, DoorStream, stream_id
 from wallaroo_spark.doors.kafka.apis import SERVED, Api
+from wallaroo_spark.doors.kafka.batches import ServerSettings
 from wallaroo_spark.doors.kafka.nodes import Layout
-from wallaroo_spark.doors.kafka.server import KafkaServer, ServerSettings
+from wallaroo_spark.doors.kafka.server import KafkaServer
 from wallaroo_spark.doors.kafka.wire import read, write
 from wallaroo_spark.doors.senders import Senders
 from wallaroo_spark.doors.tickets import Ticket

@@ -16,9 +16,11 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from wallaroo_spark import transport
 from wallaroo_spark.doors.ground import Ground
+from wallaroo_spark.doors.kafka import PREFIX
+from wallaroo_spark.doors.kafka.batches import ServerSettings
 from wallaroo_spark.doors.kafka.nodes import Layout
 from wallaroo_spark.doors.kafka.positions import fence
-from wallaroo_spark.doors.kafka.server import PREFIX, KafkaServer, ServerSettings
+from wallaroo_spark.doors.kafka.server import KafkaServer
 from wallaroo_spark.errors import TransportError, WallarooError, one_line
 from wallaroo_spark.options import Options
 from wallaroo_spark.transport import ByteStream, Listener, format_address, parse_address

@@ -14,13 +14,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from wallaroo_spark.columnar.schema import CORRUPT, HEADERS, ROW_SCHEMA
+from wallaroo_spark.doors.kafka import PREFIX
 from wallaroo_spark.doors.kafka.records import RecordColumns, Unreadable, numbered, read_batches
 from wallaroo_spark.errors import one_line
 
 log = one_line(logging.getLogger("wallaroo_spark.source"))
 
-PREFIX = "kafka/"
-"""The beginning of the instances whose values are record batches. No connector may have such a name."""
 _TIME = ROW_SCHEMA.field("event_time").type
 _EARLIEST, _LATEST = -62_135_596_800_000, 253_402_300_799_999
 """The range of Spark's timestamps, in milliseconds since 1970 UTC."""

@@ -16,18 +16,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from wallaroo_spark.doors.client import DoorClient, DoorStream, Messages
+from wallaroo_spark.doors.client import DoorClient
+from wallaroo_spark.doors.kafka import PREFIX
 from wallaroo_spark.doors.kafka.apis import REFUSALS, SERVED, Api, Code
-from wallaroo_spark.doors.kafka.nodes import Layout
-from wallaroo_spark.doors.kafka.positions import epoch_of, fence, number, place
-from wallaroo_spark.doors.kafka.record_batch import BatchHead, BatchRefused, check
+from wallaroo_spark.doors.kafka.batches import (
+    NO_TRANSACTIONS,
+    Batches,
+    BatchOutcome,
+    ProducerSessions,
+    ServerSettings,
+    SoundBatch,
+    patience,
+)
 from wallaroo_spark.doors.kafka.wire import Malformed, WireReader, read, write
-from wallaroo_spark.doors.senders import Senders
-from wallaroo_spark.doors.tickets import Ticket, answered_when_received
-from wallaroo_spark.references import StreamKey
+from wallaroo_spark.doors.tickets import Ticket
 
-PREFIX = "kafka/"
-"""The beginning of the instances of this door."""
 UNNAMED = "unnamed"
 """The client of requests without a client id."""
 SMALL_BYTES = 1 << 18
@@ -50,17 +53,9 @@ UNFINISHED_SECONDS = 60.0
 """Seconds without a byte after which a connection with an unfinished request is closed. A choice."""
 IDLE_SECONDS = 600.0
 """Seconds without a byte after which a connection that waits for nothing is closed, as Kafka does by default."""
-ANSWER_BEFORE = 0.8
-"""The part of a request's own time-out after which it is answered that its time is over. A choice."""
 YIELD_SECONDS = 0.5
 """Seconds for which a batch waits for what a client has to send again, before its requests that are under way are
 answered as too late, so that it sends others. A choice: some clients send one batch a request, and five requests."""
-GAP_TIME_OUTS, GAP_SECONDS = 2, 5.0
-"""How long the records before the first batch of an unknown stream are waited for: so many time-outs of the request,
-and so many seconds. Requests to a machine that was lost without a word end in that time (librdkafka's after 60 s, and
-its request's time-out is 30 s)."""
-LEAST_PATIENCE, MOST_PATIENCE = 1.0, 300.0
-"""The bounds of that time-out, in seconds."""
 _OTHERS = {
     b"\x16\x03": "TLS, and the door speaks it with the option tls.certificate alone (security.protocol)",
     b"GET ": "HTTP, for which there is http.port",
@@ -69,24 +64,10 @@ _OTHERS = {
 """Other protocols that come to this port by mistake, by their first bytes."""
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _MECHANISM = "PLAIN"
-_NO_TRANSACTIONS = "transactions are not served; use an idempotent producer"
 ASTRAY_TIMES, ASTRAY_SECONDS = 10, 5.0
 """Requests in a row on one connection that belong to another slot, and their seconds, from which the addresses that its
 client was told lead to the wrong worker. A choice: a client whose Metadata was old asks again after the first."""
 _REFUSAL = "this server takes records of producers only; read them with Spark"
-
-
-class ProducerSessions(Protocol):
-    """What the server needs of the worker."""
-
-    def client(self, instance: str) -> DoorClient:
-        """The session of an instance; it is opened by the first call."""
-
-    def given_up(self, key: StreamKey) -> tuple[int, int]:
-        """The references of a stream that were given up: above the first, up to the second; 0 and 0: none."""
-
-    def resend_waits(self, prefix: str) -> Mapping[str, float]:
-        """By instance of a door: the seconds for which a read has waited for what its client has to send again."""
 
 
 class Link(Protocol):
@@ -100,24 +81,6 @@ class Link(Protocol):
 
     def read_on(self, connection: int, reading: bool) -> None:
         """Read the peer's bytes from now on, or do not."""
-
-
-@dataclass(frozen=True)
-class ServerSettings:
-    """The settings of the server of one slot."""
-
-    slot: int
-    layout: Layout
-    max_batch: int
-    """The most bytes of a record batch."""
-    cluster: str
-    """The name that clients see as that of the cluster."""
-    senders: Senders = field(default_factory=lambda: Senders(""))
-    """Who may send; the secret is the password, and the name of who has one is the user."""
-    received: tuple[str, ...] = ()
-    """The topics whose records are answered when they are received, as patterns."""
-    session_seconds: float = float("inf")
-    """How long a client's session lasts. A new one knows the producers alone that the commit log remembers."""
 
 
 @dataclass(eq=False, slots=True)
@@ -198,11 +161,8 @@ class KafkaServer:
         self._count = count
         self._tell_refusal = refuse
         self._connections: dict[int, _KafkaConnection] = {}
-        self._lines: dict[DoorStream, _BatchQueue] = {}
+        self._batches = Batches(settings, ground, count, self._see)
         self._topics: dict[str, None] = {}
-        self._gaps: dict[tuple[str, str], float] = {}
-        """By instance and name of an unknown stream that did not begin with its first record: until when that is waited
-        for, in monotonic seconds."""
         self._waited_for: set[str] = set()
         """The instances for whose messages a batch has been waiting for too long."""
         self._now = 0.0
@@ -255,8 +215,7 @@ class KafkaServer:
     def tick(self, now: float, time_ns: int) -> None:
         """Time has passed: answer what has waited too long, and go on where memory was missing."""
         self._now, self._time = now, time_ns
-        if self._gaps:
-            self._gaps = {stream: until for stream, until in self._gaps.items() if now < until + MOST_PATIENCE}
+        self._batches.tick(now)
         # A client has only some requests under way. While a batch waits for others, those under way make room.
         self._waited_for = {
             instance for instance, seconds in self._ground.resend_waits(PREFIX).items() if seconds >= YIELD_SECONDS
@@ -454,7 +413,7 @@ class KafkaServer:
     def _init_producer_id(self, one: _KafkaConnection, version: int, request: dict[str, Any]) -> dict[str, Any]:
         if request["transactional_id"] is not None:
             # Final for every client: with other codes some ask for ever.
-            self._refuse(one, Code.UNSUPPORTED_VERSION, _NO_TRANSACTIONS)
+            self._refuse(one, Code.UNSUPPORTED_VERSION, NO_TRANSACTIONS)
             return {"throttle": 0, "error": Code.UNSUPPORTED_VERSION, "producer": -1, "epoch": -1}
         return {"throttle": 0, "error": Code.NONE, "producer": self._make_id(), "epoch": 0}
 
@@ -542,17 +501,21 @@ class KafkaServer:
                     return
             one.user, one.held = client, 0
         parts = [
-            (topic["name"], partition["index"], self._checked(version, request, topic["name"], partition))
+            (topic["name"], partition["index"], self._batches.checked(version, request, topic["name"], partition))
             for topic in request["topics"]
             for partition in topic["partitions"]
         ]
-        if any(isinstance(part, _Sound) and client.leaves(part.stream) for _, _, part in parts):
+        if any(isinstance(part, SoundBatch) and client.leaves(part.stream) for _, _, part in parts):
             # It is not known yet whether the producer is remembered there.
             one.waits = True
             return
         produced = _Produced(self, one, version, request, framed)
         for name, index, part in parts:
-            outcome = self._take(client, part, request["timeout"]) if isinstance(part, _Sound) else part
+            outcome: BatchOutcome | None
+            if isinstance(part, SoundBatch):
+                outcome = self._batches.take(client, part, request["timeout"], self._now, self._time)
+            else:
+                outcome = part
             if outcome is None:
                 self._drop(one, client.ended)
                 return
@@ -562,7 +525,7 @@ class KafkaServer:
         if one.sender:
             self._count(f"door-requests:{one.sender}", 1)
         one.pending.append(produced.answer)
-        produced.begin(self._now, self._now + _patience(request["timeout"]))
+        produced.begin(self._now, self._now + patience(request["timeout"]))
         if len(one.pending) > 1 and self._is_waited_for(one):
             # They take the place of what is waited for. An idempotent producer with several requests under way does not
             # count how often it sends them; others have only some attempts.
@@ -570,7 +533,7 @@ class KafkaServer:
                 assert answer.expire is not None
                 answer.expire()
 
-    def _see_outcome(self, one: _KafkaConnection, outcome: _Outcome) -> None:
+    def _see_outcome(self, one: _KafkaConnection, outcome: BatchOutcome) -> None:
         """Count a refused batch, and recognise a client that is led to the wrong worker again and again."""
         if outcome.ticket is not None:
             one.astray = 0
@@ -587,175 +550,9 @@ class KafkaServer:
         if self._connections.get(one.number) is one and not one.closing:
             self._go_on(one)
 
-    def _checked(
-        self, version: int, request: dict[str, Any], name: str, partition: dict[str, Any]
-    ) -> _Sound | _Outcome:
-        """One partition's batch when it is sound; otherwise what is answered."""
-        index, batch = partition["index"], partition["records"]
-        try:
-            if request["acks"] not in (-1, 0, 1):
-                raise BatchRefused(Code.INVALID_REQUIRED_ACKS, f"acks is {request['acks']}; it is all, 1 or 0")
-            if request["transactional_id"] is not None:
-                raise BatchRefused(Code.UNSUPPORTED_VERSION, _NO_TRANSACTIONS)
-            if not self._see(name):
-                raise BatchRefused(Code.INVALID_TOPIC, "the name of the topic is not one of Kafka's")
-            slot = self.settings.layout.slot_of(index)
-            if slot is None:
-                raise BatchRefused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {index}")
-            if slot != self.settings.slot:
-                raise BatchRefused(Code.NOT_LEADER_OR_FOLLOWER, f"partition {index} belongs to slot {slot}")
-            head = check(batch, version, self.settings.max_batch)
-        except BatchRefused as error:
-            return _Outcome(error.code, error.reason)
-        received = answered_when_received(name, self.settings.received)
-        # What nobody waits for is not sent again, so the producer's numbers would have gaps behind a death.
-        producer = UNNUMBERED if received or head.producer < 0 else head.producer
-        return _Sound(stream_name(name, index, producer), head, batch, producer != UNNUMBERED, received)
-
-    def _take(self, client: DoorClient, part: _Sound, timeout: int) -> _Outcome | None:
-        """Accept a batch, or refuse it; None when the session has ended. ``timeout`` is its request's, in ms."""
-        stream = client.stream(part.stream)
-        if stream is None:
-            return None
-        try:
-            outcome = self._accept(client, stream, part, timeout)
-        except BatchRefused as error:
-            return _Outcome(error.code, error.reason)
-        if part.received:
-            outcome.ticket = Ticket(outcome.first)
-            outcome.ticket.keep()
-        return outcome
-
-    def _await_first(self, instance: str, stream: str, timeout: int) -> None:
-        """Refuse a batch behind records that this worker and the commit log do not know.
-
-        They may be under way to a worker that was lost, and come later; if this batch were accepted, they would count
-        as repeated. When they have not come in time, their producer was forgotten, or its checkpoint is another one.
-        """
-        until = self._now + GAP_TIME_OUTS * _patience(timeout) / ANSWER_BEFORE + GAP_SECONDS
-        if self._now < self._gaps.setdefault((instance, stream), until):
-            raise BatchRefused(Code.REQUEST_TIMED_OUT, _NOT_THE_FIRST)
-
-    def _accept(self, client: DoorClient, stream: DoorStream, part: _Sound, timeout: int) -> _Outcome:
-        head, batch, numbered = part.head, part.batch, part.numbered
-        line = self._lines.get(stream)
-        position = (line.position if line is not None else stream.last) or None
-        _, until = self._ground.given_up(StreamKey(client.instance, stream.id))
-        # A producer that goes on in the next epoch knows of it, and may have been forgotten since.
-        if until and (position or 0) <= until and (position is not None or head.epoch < epoch_of(fence(until))):
-            position = fence(until)
-        if numbered and position is None and head.sequence:
-            self._await_first(client.instance, part.stream, timeout)
-        placed = place(head, position) if numbered else number(head.count, stream.next_reference(self._time))
-        if placed.repeated:
-            return _Outcome(Code.NONE, "", placed.first, stream.wait(placed.last), numbered)
-        self._count("door-messages", head.count)
-        self._count("door-bytes", len(batch))
-        if numbered:
-            if line is None:
-                line = self._lines[stream] = _BatchQueue(client, stream, self._lines.pop)
-            return _Outcome(Code.NONE, "", placed.first, line.send(batch, placed.last), numbered)
-        return _Outcome(Code.NONE, "", placed.first, stream.send(Messages([batch]), placed.last))
-
     def _lost(self, one: _KafkaConnection, reason: str) -> None:
         if self._connections.get(one.number) is one:
             self._drop(one, reason)
-
-
-class _BatchQueue:
-    """The batches of one numbered stream that are not committed: one that no plan has yet is in the worker's buffer.
-
-    So a batch of Spark has one record batch of a stream. When it runs again after the worker's death, it needs what
-    the client sends again first, and some clients send nothing behind that until it is answered. Once a batch of Spark
-    reads the record batch, the next one follows, so that the next plan finds it. ``ended`` is called with the stream
-    when nothing is left.
-    """
-
-    def __init__(self, client: DoorClient, stream: DoorStream, ended: Callable[[DoorStream, None], object]) -> None:
-        self.position = stream.last
-        """The reference of the last batch."""
-        self._client = client
-        self._stream = stream
-        self._ended = ended
-        self._queue: deque[tuple[bytes, Ticket]] = deque()
-        self._unplanned = 0
-        """The reference of the batch in the buffer that no plan has yet; 0: there is none."""
-        self._uncommitted: list[Ticket] = []
-        """The tickets of the clients for the batches in the buffer."""
-        stream.planned = self._planned
-
-    def send(self, batch: bytes, reference: int) -> Ticket:
-        """Pass on a batch, or keep it until those before it are planned."""
-        self.position = reference
-        ticket = Ticket(reference)
-        self._queue.append((batch, ticket))
-        self._client.hold(len(batch))
-        self._go_on()
-        return ticket
-
-    def _planned(self, reference: int) -> None:
-        if reference >= self._unplanned:
-            self._unplanned = 0
-            self._go_on()
-
-    def _go_on(self) -> None:
-        if self._unplanned or not self._queue:
-            return
-        batch, ticket = self._queue.popleft()
-        self._client.hold(-len(batch))
-        self._unplanned = ticket.reference
-        self._uncommitted.append(ticket)
-        under_way = self._stream.send(Messages([batch]), ticket.reference)
-        under_way.when_done(lambda: self._done(under_way))
-
-    def _done(self, under_way: Ticket) -> None:
-        if under_way.kept:
-            self._planned(under_way.reference)
-            ticket = self._uncommitted.pop(0)
-            if not self._uncommitted:
-                self._end()
-            ticket.keep()
-        elif self._uncommitted:
-            self._end()
-            lost, self._uncommitted = self._uncommitted, []
-            for batch, ticket in self._queue:
-                self._client.hold(-len(batch))
-                lost.append(ticket)
-            self._queue.clear()
-            for ticket in lost:
-                ticket.lose(under_way.reason)
-
-    def _end(self) -> None:
-        self._stream.planned = lambda reference: None
-        self._ended(self._stream, None)
-
-
-@dataclass(slots=True)
-class _Sound:
-    """One partition's batch that was checked."""
-
-    stream: str
-    """The name of the stream of its producer in its partition."""
-    head: BatchHead
-    batch: bytes
-    numbered: bool
-    """Whether its producer numbers its batches."""
-    received: bool
-    """Whether it is answered when it is received."""
-
-
-@dataclass(slots=True)
-class _Outcome:
-    """What became of one partition's batch."""
-
-    code: Code
-    reason: str
-    first: int = -1
-    """The message id of its first record."""
-    ticket: Ticket | None = None
-    """What its answer waits for; None where it was refused."""
-    numbered: bool = False
-    """Whether it was accepted of a producer that numbers its batches."""
 
 
 class _Produced:
@@ -775,11 +572,11 @@ class _Produced:
         self._version = version
         self._silent = request["acks"] == 0
         self._framed = framed
-        self._parts: dict[str, list[tuple[int, _Outcome]]] = {}
+        self._parts: dict[str, list[tuple[int, BatchOutcome]]] = {}
         self._tickets: list[Ticket] = []
         """Those that were not found kept, in any order. All of a session are lost together."""
 
-    def add(self, topic: str, partition: int, part: _Outcome) -> None:
+    def add(self, topic: str, partition: int, part: BatchOutcome) -> None:
         """One partition was accepted or refused."""
         self._parts.setdefault(topic, []).append((partition, part))
 
@@ -824,7 +621,7 @@ class _Produced:
         self._server._flush(self._one)
 
 
-def _told(index: int, part: _Outcome) -> dict[str, Any]:
+def _told(index: int, part: BatchOutcome) -> dict[str, Any]:
     code, reason = part.code, part.reason
     if part.ticket is not None and not part.ticket.kept:
         code, reason = Code.REQUEST_TIMED_OUT, _TOO_LATE
@@ -841,20 +638,12 @@ def _told(index: int, part: _Outcome) -> dict[str, Any]:
 
 
 _UNKNOWN_OPERATIONS = -(1 << 31)
-UNNUMBERED = -1
-"""The id of producers that do not number their batches."""
-_NOT_THE_FIRST = "records before these may be under way; these are sent again"
 _TOO_LATE = "Spark has not committed the records yet; they are sent again"
 
 
 def instance_of(client: str, slot: int) -> str:
     """The instance of a client's session at a slot; a client sends to several slots."""
     return f"{PREFIX}{client.encode()[:MOST_NAME_BYTES].decode(errors='ignore')}/{slot}"
-
-
-def stream_name(topic: str, partition: int, producer: int) -> str:
-    """The name of the stream of one producer in one partition; a producer without an id is one for all of its kind."""
-    return f"{topic}/{partition}/{'-' if producer == UNNUMBERED else producer}"
 
 
 def _api(key: int) -> Api | None:
@@ -874,7 +663,3 @@ def _each_partition(request: dict[str, Any], row: dict[str, Any]) -> list[dict[s
         {"name": topic["name"], "partitions": [{"index": one["index"], **row} for one in topic["partitions"]]}
         for topic in request["topics"]
     ]
-
-
-def _patience(milliseconds: int) -> float:
-    return min(max(ANSWER_BEFORE * milliseconds / 1000, LEAST_PATIENCE), MOST_PATIENCE)

@@ -18,9 +18,10 @@ from unittest import mock
 
 import pyarrow as pa
 
+from wallaroo_spark.doors.kafka import PREFIX
 from wallaroo_spark.doors.kafka.apis import SERVED, Api, Code, ServedApi
 from wallaroo_spark.doors.kafka.record_batch import BatchHead, head_of
-from wallaroo_spark.doors.kafka.rows import PREFIX, topic_of
+from wallaroo_spark.doors.kafka.rows import topic_of
 from wallaroo_spark.doors.kafka.server import KafkaServer, _Answer, _frame, _KafkaConnection
 from wallaroo_spark.doors.kafka.wire import WireField, WireMessage, WireReader, read, write
 from wallaroo_spark.testing.fake_worker import FakeWorker
