@@ -72,9 +72,10 @@ class Options:
     http_origins: tuple[str, ...] = setting((), Kind.NAMES)
     """Origins of web pages that may send to the HTTP door, such as https://shop.example.com; * allows all. A request
     of a page of another origin is refused."""
-    door_replay_timeout: float = setting(10.0, Kind.SECONDS, minimum=0)
+    door_replay_timeout: float = setting(45.0, Kind.SECONDS, minimum=0)
     """How long a read waits for a client of a door to send a planned range again, at most half of replayTimeout. After
-    that the batch goes on without the messages, which were not answered; docs/doors.md says what that means."""
+    that the batch goes on without the messages, which were not answered; docs/doors.md says what that means. Behind a
+    long outage some clients try to connect every 36 s only."""
     door_tokens: str = setting("", Kind.TEXT)
     """File with the tokens of doors' clients, on the hosts of the workers: a name and its token in each line. Its
     clients are then known by their tokens, and the cookie is for connectors alone. A worker reads it again when it has

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from kafka import KafkaProducer
 
 from proving.ports import lasting_port
 from proving.producers.python_clients import CLIENTS
@@ -19,6 +20,7 @@ from tests.doors.kafka.clients import IDEMPOTENT, send
 from tests.pems import make_pems
 from tests.waiting import eventually
 from wallaroo_spark.doors.kafka.rows import expand
+from wallaroo_spark.options import Options
 from wallaroo_spark.testing.fake_worker import FakeWorker
 
 RECORDS = 2000
@@ -186,3 +188,10 @@ def test_the_next_record_batch_of_a_producer_is_there_for_the_next_plan_while_on
 
 def _requests(worker: FakeWorker) -> int:
     return int(worker.status()["counts"].get("door-requests", 0))
+
+
+def test_a_batch_waits_for_longer_than_a_client_takes_to_connect_again() -> None:
+    # The client with the longest pause between two tries, which it lengthens by up to a fifth.
+    pause = 1.2 * KafkaProducer.DEFAULT_CONFIG["reconnect_backoff_max_ms"] / 1000
+    options = Options(receiver="orders")
+    assert pause < options.door_replay_timeout <= options.replay_timeout / 2
