@@ -66,7 +66,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "inner",
         "sidecar",
         "checkpoint.power_loss",
-        "runtime.data_sources",
+        "runtime.spark_sessions",
         "runtime.logs",
         "runtime.python_tasks",
         "runtime.spark_checks",

@@ -17,7 +17,7 @@ from wallaroo_spark.options import Options
 from wallaroo_spark.references import Reference, StreamKey, nest
 from wallaroo_spark.registry import EmbeddedRedis, Registry
 from wallaroo_spark.runtime.python_tasks import rare_collections
-from wallaroo_spark.testing.driver_by_hand import DriverByHand
+from wallaroo_spark.testing.fake_worker import DriverByHand
 from wallaroo_spark.worker.machine.state import WorkerState
 from wallaroo_spark.worker.run import WorkerThread
 from wallaroo_spark.worker.service import WorkerService, WorkerSetup

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from tests.receiver.support import COOKIE, Feeders, numbered
 from wallaroo_spark.receiver import Receiver
-from wallaroo_spark.receiver.running import RunningQuery
+from wallaroo_spark.receiver.spark_queries import RunningQuery
 
 MESSAGES = 400
 

@@ -9,7 +9,7 @@ import pytest
 
 from wallaroo_spark.errors import ConfigurationError, RegistryError
 from wallaroo_spark.receiver.adoption import Adopter
-from wallaroo_spark.receiver.running import RunningQuery
+from wallaroo_spark.receiver.spark_queries import RunningQuery
 from wallaroo_spark.registry import NO_QUERY
 
 

@@ -15,7 +15,7 @@ from tests.receiver.support import COOKIE, Feeders, addresses, numbered
 from tests.waiting import SECONDS
 from wallaroo_spark.receiver import Receiver
 from wallaroo_spark.registry import EmbeddedRedis
-from wallaroo_spark.runtime.file_manager import MANAGER, SETTING, forget_stale_checksums, quick_on_local_disk
+from wallaroo_spark.runtime.spark_sessions import MANAGER, SETTING, forget_stale_checksums, quick_on_local_disk
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

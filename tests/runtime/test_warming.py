@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from tests.waiting import SECONDS
-from wallaroo_spark.runtime.warming import keep_warm
+from wallaroo_spark.runtime.spark_sessions import keep_warm
 
 if TYPE_CHECKING:
     import pytest

@@ -15,7 +15,7 @@ from wallaroo_spark.inner.client import WorkerClient, status_token
 from wallaroo_spark.options import Options
 from wallaroo_spark.references import Changes, References
 from wallaroo_spark.registry import Lease, Registry
-from wallaroo_spark.testing.driver_by_hand import DriverByHand
+from wallaroo_spark.testing.fake_worker import DriverByHand
 from wallaroo_spark.worker.run import WorkerThread
 from wallaroo_spark.worker.service import WorkerSetup
 

@@ -27,7 +27,7 @@ from wallaroo_spark.errors import CheckpointError, ConfigurationError
 from wallaroo_spark.inner.client import WorkerClient
 from wallaroo_spark.options import Options
 from wallaroo_spark.registry import NO_QUERY, QUERY_STARTS
-from wallaroo_spark.runtime.data_sources import with_values
+from wallaroo_spark.runtime.spark_sessions import with_values
 from wallaroo_spark.sidecar import plan_files
 from wallaroo_spark.sidecar.plan_files import NamedPlan, PlanName, place_record
 from wallaroo_spark.source import Secrets, WallarooDataSource, leader_election

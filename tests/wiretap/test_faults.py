@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wallaroo_spark.errors import ConfigurationError
-from wallaroo_spark.wiretap.faults import Cut, Faults, FaultSchedule, Pause
+from wallaroo_spark.wiretap.proxy import Cut, Faults, FaultSchedule, Pause
 
 DATA = random.Random(1).randbytes(4000)
 

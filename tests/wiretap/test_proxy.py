@@ -16,8 +16,7 @@ from wallaroo_spark.errors import TransportError
 from wallaroo_spark.testing import FakeWorker, Proxy
 from wallaroo_spark.transport import client_context, parse_address, server_context
 from wallaroo_spark.wiretap.decoding import DecodedFrame, decode
-from wallaroo_spark.wiretap.faults import Faults
-from wallaroo_spark.wiretap.proxy import End
+from wallaroo_spark.wiretap.proxy import End, Faults
 from wallaroo_spark.wiretap.recording import Recorder, Remark, read
 
 SECONDS = 60.0

@@ -15,8 +15,7 @@ from wallaroo_spark.connector import Backoff, BlockingConnector
 from wallaroo_spark.protocol import DRAFT_BE, V3, Ack, EosMessage, Flags, Frame, Hello, Message, Notify, Ok
 from wallaroo_spark.testing import FakeWorker, Proxy
 from wallaroo_spark.transport import parse_address
-from wallaroo_spark.wiretap.faults import Faults
-from wallaroo_spark.wiretap.proxy import End
+from wallaroo_spark.wiretap.proxy import End, Faults
 from wallaroo_spark.wiretap.recording import Recorder, read
 from wallaroo_spark.wiretap.replay import ReplayTotals, recorded_messages
 

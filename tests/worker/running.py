@@ -13,7 +13,7 @@ from wallaroo_spark.options import Options
 from wallaroo_spark.references import PlannedRange, StreamKey
 from wallaroo_spark.registry import Lease, Registry
 from wallaroo_spark.sidecar.given_up import GivenUpRanges
-from wallaroo_spark.testing.driver_by_hand import DriverByHand
+from wallaroo_spark.testing.fake_worker import DriverByHand
 from wallaroo_spark.transport import parse_address
 from wallaroo_spark.worker.run import WorkerThread
 from wallaroo_spark.worker.service import WorkerSetup

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from wallaroo_spark.errors import RegistryError, WallarooError, one_line
-from wallaroo_spark.receiver.running import RunningQueries, RunningQuery
+from wallaroo_spark.receiver.spark_queries import RunningQueries, RunningQuery
 from wallaroo_spark.registry import NO_QUERY
 
 log = one_line("wallaroo_spark.receiver")

@@ -18,8 +18,8 @@ from wallaroo_spark.errors import CheckpointError, ConfigurationError
 from wallaroo_spark.extras import needed_by
 from wallaroo_spark.observe.server.access import PageAddress
 from wallaroo_spark.options import Options, resolve_secret
-from wallaroo_spark.receiver import writers
-from wallaroo_spark.receiver.running import RunningQuery
+from wallaroo_spark.receiver import spark_queries
+from wallaroo_spark.receiver.spark_queries import RunningQuery
 from wallaroo_spark.transport import advertised
 from wallaroo_spark.transport.reach import is_loopback
 
@@ -156,7 +156,7 @@ def synchronous(writer: Any, holes: tuple[int, ...], checkpoint: str) -> None:
     ``holes`` are the batches that the checkpoint's logs lack (:meth:`CheckpointFiles.holes`): they show that an earlier
     run used asynchronous progress tracking.
     """
-    if (writers.option(writer, _ASYNC_OPTION) or "false").lower() == "true":
+    if (spark_queries.option(writer, _ASYNC_OPTION) or "false").lower() == "true":
         raise _asynchronous()
     without_holes(holes, checkpoint)
 
@@ -172,7 +172,7 @@ def adoptable(query: RunningQuery, *, fsync: bool) -> None:
     """Refuse a running query that no receiver may follow; ``fsync`` is whether the option is set."""
     if query.asynchronous:
         raise _asynchronous()
-    if query.trigger == writers.ONCE:
+    if query.trigger == spark_queries.ONCE:
         raise _once()
     if not query.batches:
         raise ConfigurationError(
@@ -206,7 +206,7 @@ def without_holes(holes: tuple[int, ...], checkpoint: str) -> None:
 
 def trigger(writer: Any) -> None:
     """Refuse ``Trigger.Once``, under which Spark plans its only batch before any connector can connect."""
-    if writers.runs_once(writer):
+    if spark_queries.runs_once(writer):
         raise _once()
 
 
@@ -219,7 +219,7 @@ def slow_trigger(words: str, options: Options) -> str:
     """The warning of a trigger, in words, that is too slow for clients of the doors; empty for none."""
     ports = {"kafka.port": options.kafka_port, "otlp.port": options.otlp_port}
     given = " and ".join(name for name, port in ports.items() if port is not None)
-    if not given or writers.interval_seconds(words) <= DOOR_TRIGGER_SECONDS:
+    if not given or spark_queries.interval_seconds(words) <= DOOR_TRIGGER_SECONDS:
         return ""
     return (
         f"the query of receiver {options.receiver!r} has the trigger {words!r}, and {given} is given: a client of that "

@@ -21,13 +21,13 @@ from wallaroo_spark.errors import CheckpointError, ConfigurationError, RegistryE
 from wallaroo_spark.inner.notices import LastCommit
 from wallaroo_spark.observe.query_facts import QueryFacts
 from wallaroo_spark.options import Options
-from wallaroo_spark.receiver import checks, writers
+from wallaroo_spark.receiver import checks, spark_queries
 from wallaroo_spark.receiver.announcer import Announcer
-from wallaroo_spark.receiver.running import RunningQuery
+from wallaroo_spark.receiver.spark_queries import RunningQuery
 from wallaroo_spark.registry import NO_QUERY, QUERY_STARTS, Registry
-from wallaroo_spark.runtime.file_manager import quick_on_local_disk
 from wallaroo_spark.runtime.handle import Waits
 from wallaroo_spark.runtime.spark_checks import classic_context
+from wallaroo_spark.runtime.spark_sessions import quick_on_local_disk
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -302,7 +302,7 @@ def start_query(
             # Before, a file of the checkpoint may have been one that a loss of power has left in part.
             check()
         for one in fed:
-            one.begin(writers.trigger(writer), synced)
+            one.begin(spark_queries.trigger(writer), synced)
         with quick_on_local_disk(spark, files.local_folder):
             query: StreamingQuery = writer.option("checkpointLocation", checkpoint).start()
         for one in fed:
@@ -337,7 +337,7 @@ def adopt_query(fed: Sequence[FedQuery], running: RunningQuery, spark: Any, wait
             one.lock(CheckpointFiles(running.checkpoint, spark), fed[0].owner)
         require_own(spark, running.query, files, running.checkpoint, waits.stopping)
         for one in fed:
-            one.begin(writers.in_words(running.trigger), None)
+            one.begin(spark_queries.in_words(running.trigger), None)
     except BaseException:
         for one in fed:
             one.stop()
@@ -350,7 +350,7 @@ def adopt_query(fed: Sequence[FedQuery], running: RunningQuery, spark: Any, wait
 
 def _synced(files: CheckpointFiles, wanted: bool, writer: Any, spark: Any) -> SyncedBatches | None:
     """Prepare the option ``fsync``, which holds for the query if one of the receivers that it reads has it."""
-    synced = synced_batches(files, wanted=wanted, sink=writers.option(writer, "path") or "", spark=spark)
+    synced = synced_batches(files, wanted=wanted, sink=spark_queries.option(writer, "path") or "", spark=spark)
     if synced is not None:
         synced.begin()
     elif wanted:

@@ -44,11 +44,11 @@ from wallaroo_spark.observe.server.monitor import Monitor
 from wallaroo_spark.observe.server.page_server import PageServer
 from wallaroo_spark.observe.surroundings import Surroundings
 from wallaroo_spark.options import Options, public_name, resolve_secret
-from wallaroo_spark.receiver import checks, writers
+from wallaroo_spark.receiver import checks, spark_queries
 from wallaroo_spark.receiver.adoption import Adopter
 from wallaroo_spark.receiver.announcer import Announcer
 from wallaroo_spark.receiver.query import FedQuery, adopt_query, start_query
-from wallaroo_spark.receiver.running import RunningQuery
+from wallaroo_spark.receiver.spark_queries import RunningQuery
 from wallaroo_spark.receiver.traces import Tracer
 from wallaroo_spark.receiver.traces import require as require_traces
 from wallaroo_spark.registry import NO_QUERY, Registry
@@ -177,7 +177,7 @@ class Receiver(DriverHandle):
         with self._lifecycle:
             self._require_started()
             checks.trigger(writer)
-            read = writers.receivers_of(writer)
+            read = spark_queries.receivers_of(writer)
             with contextlib.ExitStack() as locks:
                 others = [locks.enter_context(other._lifecycle_locked()) for other in self._also_read(read)]
                 fed = [one._fed for one in (self, *others)]

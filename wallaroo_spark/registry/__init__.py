@@ -7,5 +7,12 @@ Source: ``docs/decisions/redis-holds-nothing-durable.md``.
 
 from wallaroo_spark.registry.client import Registry, application_registry
 from wallaroo_spark.registry.embedded import EmbeddedRedis
-from wallaroo_spark.registry.fleet_discovery import FleetDiscovery, KnownWorkers
-from wallaroo_spark.registry.model import NO_QUERY, QUERY_STARTS, Assignment, Lease, state_served
+from wallaroo_spark.registry.model import (
+    NO_QUERY,
+    QUERY_STARTS,
+    Assignment,
+    FleetDiscovery,
+    KnownWorkers,
+    Lease,
+    state_served,
+)

@@ -1,19 +1,66 @@
 """The registry: the records by which workers, drivers and clients find each other, each kind of record in a class.
 
-Source: ``docs/decisions/redis-holds-nothing-durable.md`` and ``docs/decisions/one-writer-per-checkpoint.md``.
+Redis runs each of the Lua scripts as one atomic step. The keys of a receiver have its name as hash tag, so that one
+node of a Redis cluster has all of them:
+
+- ``leases``       hash, slot → JSON of a lease, when it ``expires`` (ms of Redis' own clock), and whether
+                   it is ``whole``: a renewal has named all instances of the slot since the lease was written
+- ``assignments``  hash, instance → ``slot:generation``
+- ``claims``       hash, stream id → ``slot:generation``
+- ``cursors``      hash, ``assignments`` and ``claims`` → where the next renewal goes on to delete void ones
+- ``submission``   the number of the last submission
+- ``reports``      hash, slot → the last report of its holder, in JSON; of applications only, and written by no script
+- ``lock:…``       the owner of a lock; the key expires
+
+An expired lease is not deleted, because its submission and generation are the least that a later lease may have. A
+released lease is not deleted either; its holder is empty. Assignments and claims of a lease that was released or
+replaced do not count, and renewals delete them some at a time. Numbers are passed as decimal text. Only times,
+submissions and generations (milliseconds, well below 2^53) are converted to Lua's numbers, which are doubles; stream
+ids (u64) are not. Source: ``docs/decisions/redis-holds-nothing-durable.md`` and
+``docs/decisions/one-writer-per-checkpoint.md``.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from importlib import resources
 from typing import Any, Self, TypeVar
 
 from wallaroo_spark.errors import ConfigurationError, LeaseLostError
-from wallaroo_spark.registry import scripts
 from wallaroo_spark.registry.connection import RedisConnection
 from wallaroo_spark.registry.model import Assignment, Lease, expires_at
-from wallaroo_spark.registry.scripts import Script
+
+
+@dataclass(frozen=True)
+class Script:
+    """A Lua script that Redis runs as one atomic step."""
+
+    keys: tuple[str, ...]
+    """The names of its keys without the receiver's prefix, in the order of KEYS; a trailing colon: a family of keys."""
+    source: str
+    """The Lua text."""
+
+
+def _script(keys: tuple[str, ...], *files: str) -> Script:
+    """The script in these files of the folder ``lua``, which are joined; the last one tells of KEYS and ARGV."""
+    folder = resources.files("wallaroo_spark.registry") / "lua"
+    return Script(keys, "\n".join((folder / f"{name}.lua").read_text(encoding="utf-8") for name in files))
+
+
+NEXT_SUBMISSION = _script(("submission", "leases"), "leases", "next_submission")
+ACQUIRE = _script(("leases",), "leases", "acquire")
+RENEW = _script(("leases", "assignments", "claims", "cursors"), "leases", "renewals", "renew")
+RELEASE = _script(("leases",), "leases", "release")
+FORGET = _script(("leases", "assignments"), "leases", "forget")
+ASSIGN = _script(("leases", "assignments"), "leases", "assign")
+CLAIM = _script(("leases", "claims"), "leases", "renewals", "claim")
+UNCLAIM = _script(("claims",), "give_up")
+UNASSIGN = _script(("assignments",), "give_up")
+LOCK = _script(("lock:",), "lock")
+UNLOCK = _script(("lock:",), "unlock")
+
 
 T = TypeVar("T")
 
@@ -80,7 +127,7 @@ class Leases(Keyspace):
 
     def next_submission(self) -> int:
         """Return a number above all earlier ones, also when Redis has lost its data since then."""
-        return self._read("number a submission", int, self._run("number a submission", scripts.NEXT_SUBMISSION))
+        return self._read("number a submission", int, self._run("number a submission", NEXT_SUBMISSION))
 
     def acquire(self, slot: int, submission: int, holder: str, connect: str, flight: str) -> Lease | None:
         """Acquire a slot's lease; None when another process of the same submission has it: the caller is its standby.
@@ -97,7 +144,7 @@ class Leases(Keyspace):
             )
         want = Lease(slot, submission, 0, holder, connect, flight)
         action = f"lease slot {slot}"
-        outcome, *lease = self._run(action, scripts.ACQUIRE, want.to_json(), self._milliseconds)
+        outcome, *lease = self._run(action, ACQUIRE, want.to_json(), self._milliseconds)
         if outcome == "standby":
             return None
         current = self._read(action, Lease.from_json, lease[0])
@@ -119,14 +166,14 @@ class Leases(Keyspace):
         """
         action = f"renew the lease of slot {lease.slot}"
         served: list[str | int] = [int(everything), len(instances), *instances, *map(str, claims)]
-        newer = self._run(action, scripts.RENEW, lease.to_json(), self._milliseconds, *served)
+        newer = self._run(action, RENEW, lease.to_json(), self._milliseconds, *served)
         if newer:
             raise self._lost(lease, self._read(action, Lease.from_json, newer))
         return newer is None
 
     def release(self, lease: Lease) -> None:
         """Release a lease and its claims. Does nothing when the slot has another lease."""
-        self._run(f"release slot {lease.slot}", scripts.RELEASE, lease.to_json())
+        self._run(f"release slot {lease.slot}", RELEASE, lease.to_json())
 
     def leases(self) -> dict[int, Lease]:
         """Return the live leases, by slot."""
@@ -150,7 +197,7 @@ class Leases(Keyspace):
         For a fleet with fewer slots than before. The holder of such a lease is refused at its next renewal; a later
         submission may acquire the slot again.
         """
-        self._run("forget slots", scripts.FORGET, workers)
+        self._run("forget slots", FORGET, workers)
 
 
 class Locks(Keyspace):
@@ -159,11 +206,11 @@ class Locks(Keyspace):
     def lock(self, name: str, owner: str, seconds: float) -> bool:
         """Take the lock ``name`` for ``seconds``, or renew it; False when another owner has it."""
         milliseconds = max(1, round(seconds * 1000))
-        return bool(self._run(f"lock {name!r}", scripts.LOCK, owner, milliseconds, of=name))
+        return bool(self._run(f"lock {name!r}", LOCK, owner, milliseconds, of=name))
 
     def unlock(self, name: str, owner: str) -> None:
         """Release the lock ``name``. Does nothing when another owner, or nobody, has it."""
-        self._run(f"unlock {name!r}", scripts.UNLOCK, owner, of=name)
+        self._run(f"unlock {name!r}", UNLOCK, owner, of=name)
 
     def lock_left(self, name: str) -> float | None:
         """Return for how many seconds the lock ``name`` lasts unless it is renewed; None when nobody has it."""
@@ -192,13 +239,13 @@ class Assignments(Keyspace):
                 f"option workers: {workers} is below 1", code="option-out-of-range", option="workers"
             )
         action = f"assign instance {instance!r}"
-        slot, connect = self._run(action, scripts.ASSIGN, instance, knocked, workers)
+        slot, connect = self._run(action, ASSIGN, instance, knocked, workers)
         return Assignment(self._read(action, int, slot), connect or None)
 
     def unassign(self, lease: Lease, instances: Collection[str]) -> None:
         """End the assignments of connector instances. Instances that are not assigned to this lease are ignored."""
         own = f"{lease.slot}:{lease.generation}"
-        self._run(f"unassign instances of slot {lease.slot}", scripts.UNASSIGN, own, *instances)
+        self._run(f"unassign instances of slot {lease.slot}", UNASSIGN, own, *instances)
 
 
 class Claims(Keyspace):
@@ -212,7 +259,7 @@ class Claims(Keyspace):
         :meth:`Leases.renew` does.
         """
         action = f"claim streams for slot {lease.slot}"
-        outcome, answer = self._run(action, scripts.CLAIM, lease.to_json(), self._milliseconds, *map(str, streams))
+        outcome, answer = self._run(action, CLAIM, lease.to_json(), self._milliseconds, *map(str, streams))
         if outcome == "lost":
             raise self._lost(lease, self._read(action, Lease.from_json, answer))
         return {self._read(action, int, stream) for stream in answer}
@@ -220,7 +267,7 @@ class Claims(Keyspace):
     def unclaim(self, lease: Lease, streams: Collection[int]) -> None:
         """Release claims of stream ids. Streams that this lease has not claimed are ignored."""
         own = f"{lease.slot}:{lease.generation}"
-        self._run(f"unclaim streams of slot {lease.slot}", scripts.UNCLAIM, own, *map(str, streams))
+        self._run(f"unclaim streams of slot {lease.slot}", UNCLAIM, own, *map(str, streams))
 
 
 _FRONT, _END = "wallaroo:{", "}:fleet"
@@ -283,7 +330,7 @@ def receiver_names(url: str, attempts: int = 5) -> list[str]:
 
 
 class Registry(Leases, Assignments, Claims, Locks, FleetRecord):
-    """The records that the workers, the driver and the connectors of one receiver share. ``scripts`` lists the keys.
+    """The records that the workers, the driver and the connectors of one receiver share. This module lists the keys.
 
     ``url`` is a URL as :class:`RedisConnection` takes it, ``receiver`` the receiver's name, ``lease_seconds`` how long
     a lease lasts without being renewed, ``attempts`` how often a call is tried.

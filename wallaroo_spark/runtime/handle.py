@@ -21,7 +21,7 @@ from wallaroo_spark.errors import ConfigurationError, RegistryError, WallarooErr
 from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.registry import EmbeddedRedis, Lease, Registry
 from wallaroo_spark.runtime.long_jobs import JobRecord, LongJobs, Work
-from wallaroo_spark.runtime.warming import keep_warm
+from wallaroo_spark.runtime.spark_sessions import keep_warm
 
 log = one_line("wallaroo_spark.runtime")
 

@@ -15,8 +15,8 @@ from pyspark.sql.types import StructType
 from wallaroo_spark.columnar import row_ddl, row_schema
 from wallaroo_spark.errors import ConfigurationError, one_line
 from wallaroo_spark.options import Options, is_reference, table
-from wallaroo_spark.runtime.data_sources import registered
 from wallaroo_spark.runtime.spark_checks import classic_context
+from wallaroo_spark.runtime.spark_sessions import registered
 from wallaroo_spark.source.driver_files import DriverFiles
 from wallaroo_spark.source.reader import WallarooStreamReader
 

@@ -1,12 +1,10 @@
-"""A registry of one slot in memory: it answers a worker's Redis calls as the test decides.
-
-A worker for tests of connectors: the package's own worker on a real port, with the test in place of Spark and Redis.
+"""A worker for tests of connectors: the package's own worker on a real port, with the test in place of Spark and Redis.
 
 A connector therefore receives the same frames as from a worker in production: credits, references, and errors with
 their reasons. The test controls the worker's environment: when a batch is read and committed, when the network fails,
-when the worker dies.
-
-Rows of a receiver's stream, made from the messages of a producer, without a worker or a socket.
+when the worker dies. :class:`DriverByHand` is its driver: the receiver's own sender of notices, and the commits that a
+test makes. :class:`OneSlot` is its registry, of one slot in memory. :func:`rows` makes rows of a receiver's stream from
+the messages of a producer, without a worker or a socket.
 """
 
 from __future__ import annotations
@@ -30,11 +28,22 @@ from wallaroo_spark.errors import ConfigurationError, LeaseLostError, RegistryEr
 from wallaroo_spark.event_loop import beside
 from wallaroo_spark.inner.calls import PlanQuestion
 from wallaroo_spark.inner.client import Trust, WorkerClient
+from wallaroo_spark.inner.notices import Followers, GivenUp, LastCommit, NoticeSender
 from wallaroo_spark.options import Options
 from wallaroo_spark.protocol import DRAFT_BE, FrameBuffer, Message, MessageRun, encode_single
-from wallaroo_spark.references import PlannedRange, Reference, flatten, merge, nest, ranges
+from wallaroo_spark.references import (
+    Changes,
+    PlannedRange,
+    Reference,
+    References,
+    flatten,
+    merge,
+    nest,
+    plain,
+    ranges,
+    without_forgotten,
+)
 from wallaroo_spark.registry import Assignment, Lease
-from wallaroo_spark.testing.driver_by_hand import DriverByHand
 from wallaroo_spark.transport import parse_address
 from wallaroo_spark.wiretap.proxy import Proxy
 from wallaroo_spark.worker.run import WorkerThread
@@ -43,6 +52,51 @@ from wallaroo_spark.worker.service import WorkerSetup
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+
+ANSWER_SECONDS = 30.0
+"""The longest wait for the worker to take a notice, in seconds. A choice, generous for loaded machines."""
+
+
+class DriverByHand:
+    """Tells one worker the position of a query, and answers its questions; ``client`` is closed at its end.
+
+    ``given_up`` is the record of what doors have given up; without it they give nothing up. Its methods raise
+    :class:`TransportError` when the worker does not answer.
+    """
+
+    def __init__(self, client: WorkerClient, given_up: GivenUp | None = None) -> None:
+        self._changed = threading.Condition()
+        self._commit: LastCommit | None = None
+        self._sender = NoticeSender(0, client, self._changed, lambda: self._commit, Followers(), lambda: given_up)
+        threading.Thread(target=self._sender.run, name="driver-by-hand", daemon=True).start()
+
+    def rewind(self, epoch: int, batch: int, references: References) -> None:
+        """A query continues from exactly these references; the worker knows it afterwards."""
+        self._tell(LastCommit(epoch, batch, merge(references, {})), anew=True)
+
+    def committed(self, epoch: int, batch: int, changes: Changes) -> None:
+        """Spark has committed a batch; the worker knows it afterwards. None in ``changes`` is a forgotten stream."""
+        known = plain(self._commit.references) if self._commit is not None else {}
+        self._tell(LastCommit(epoch, batch, without_forgotten(merge(known, changes))), anew=False)
+
+    def _tell(self, commit: LastCommit, *, anew: bool) -> None:
+        sender = self._sender
+        with self._changed:
+            self._commit = commit
+            sender.failure = None
+            sender.sent = None if anew else sender.sent
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: sender.sent is commit or sender.failure is not None, ANSWER_SECONDS)
+            failure, told = sender.failure, sender.sent is commit
+        if failure is not None:
+            raise failure
+        if not told:
+            raise TransportError(f"the worker takes no notice within {ANSWER_SECONDS:g} s", code="test-timed-out")
+
+    def stop(self) -> None:
+        """Send no more notices. Its threads end with the call that is under way."""
+        self._sender.stop()
 
 
 T = TypeVar("T")

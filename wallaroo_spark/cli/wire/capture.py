@@ -25,8 +25,7 @@ from wallaroo_spark.errors import WallarooError, one_line
 from wallaroo_spark.extras import needed_by
 from wallaroo_spark.texts import count, size
 from wallaroo_spark.transport import client_context, format_address, parse_address, server_context
-from wallaroo_spark.wiretap.faults import STUTTER_BYTES, Faults
-from wallaroo_spark.wiretap.proxy import End, Proxy, Trouble, Watcher
+from wallaroo_spark.wiretap.proxy import STUTTER_BYTES, End, Faults, Proxy, Trouble, Watcher
 from wallaroo_spark.wiretap.recording import Recorder, read
 from wallaroo_spark.wiretap.replay import RecordedConnector, Replay, ReplayTotals
 

@@ -14,7 +14,7 @@ from wallaroo_spark.engine.operator.processor import run_keys
 from wallaroo_spark.engine.source import register
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.runtime import spark_checks
-from wallaroo_spark.runtime.file_manager import quick_on_local_disk
+from wallaroo_spark.runtime.spark_sessions import quick_on_local_disk
 from wallaroo_spark.sidecar.syncing import sync_file_system
 from wallaroo_spark.storage.locations import Location, for_tasks
 from wallaroo_spark.streams.batch_outputs import OUTPUT_FILE_DDL, BatchOutputs, OutputFile, manifest_of, output_writer

@@ -21,8 +21,8 @@ from pyspark.sql.types import StructType
 from wallaroo_spark.engine.source.inputs import BatchPart, InputFiles, UnreadFile
 from wallaroo_spark.engine.source.plan import InputOffset, MadeRows, next_offset
 from wallaroo_spark.errors import CheckpointError, ConfigurationError, one_line
-from wallaroo_spark.runtime.data_sources import registered
 from wallaroo_spark.runtime.python_tasks import TASK_PROCESS
+from wallaroo_spark.runtime.spark_sessions import registered
 from wallaroo_spark.storage.locations import Location, for_tasks
 from wallaroo_spark.streams.batch_outputs import BatchOutputs, OutputFile
 from wallaroo_spark.streams.inbox import InboxReader
