@@ -37,6 +37,19 @@ class Check(Generic[P]):
     """The revisions that it is about; none: all."""
 
 
+class CheckTable(list[Check[P]]):
+    """The checks of a kind of peer, in the order of the page."""
+
+    def check(self, name: str, page: str, *revisions: str) -> Callable[[Callable[[P], None]], Callable[[P], None]]:
+        """Add the decorated function as a row. Its docstring is what the check does."""
+
+        def add(run: Callable[[P], None]) -> Callable[[P], None]:
+            self.append(Check(name, " ".join((run.__doc__ or "").split()), page, run, revisions))
+            return run
+
+        return add
+
+
 class Mismatch(Exception):
     """The peer does not do as the page says: what was expected, what came, and the frame where there is one."""
 

@@ -13,12 +13,12 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from wallaroo_spark.conformance.checks import Mismatch, NotApplicableError, shown
-from wallaroo_spark.conformance.wire import Wire
+from wallaroo_spark.conformance.wire import CheckedSession, Wire
 from wallaroo_spark.errors import printable
 from wallaroo_spark.protocol import (
     NOTHING_PROCESSED,
@@ -33,7 +33,6 @@ from wallaroo_spark.protocol import (
     Notify,
     NotifyAck,
     Ok,
-    Revision,
     StreamReference,
 )
 from wallaroo_spark.transport import format_address
@@ -136,6 +135,12 @@ class ConnectorRun:
         for name, value in given.items():
             if getattr(hello, name) != value:
                 raise Mismatch(f"{name} {value!r} in HELLO", repr(getattr(hello, name)), frame)
+        return session
+
+    def answered(self, credits: int = WINDOW, *more: Frame, name: bool = True) -> ScriptedSession:
+        """The next session, behind its OK; the arguments are those of :meth:`ScriptedSession.answer`."""
+        session = self.accept()
+        session.answer(credits, *more, name=name)
         return session
 
     def turn_away(self) -> None:
@@ -246,17 +251,13 @@ class _NobodyCameError(Mismatch):
         super().__init__("a connection", f"none within {seconds:g} s{tail}")
 
 
-class ScriptedSession:
+class ScriptedSession(CheckedSession):
     """One session of the connector."""
 
-    revision: Revision
-
     def __init__(self, run: ConnectorRun, wire: Wire) -> None:
-        self.wire = wire
+        super().__init__(wire, "connector", run.setting.seconds)
         self.held: list[int] = []
         """Ids of the lines that are held and not committed."""
-        self.apart = False
-        """Whether each byte is sent alone."""
         self.notifies = 0
         """NOTIFYs of the session."""
         self.accepting = True
@@ -267,22 +268,6 @@ class ScriptedSession:
         self._last: int | None = None
         self._run = run
 
-    def next(self, expected: str) -> DecodedFrame:
-        """The next frame; ``expected`` is what is waited for."""
-        seconds = self._run.setting.seconds
-        try:
-            frame = self.wire.receive(seconds)
-        except TimeoutError:
-            raise Mismatch(expected, f"nothing within {seconds:g} s; {self._state()}") from None
-        if frame is None:
-            raise Mismatch(expected, f"the connector {self.wire.ended}; {self._state()}{self._run.ending()}")
-        return frame
-
-    def take(self, until: Callable[[], bool], expected: str) -> None:
-        """Take frames until something holds."""
-        while not until():
-            self._take(self.next(expected))
-
     def quiet(self, expected: str) -> None:
         """For a while nothing may come that breaks a rule, and the connection stays open."""
         until = time.monotonic() + self._run.setting.quiet
@@ -292,7 +277,7 @@ class ScriptedSession:
             except TimeoutError:
                 return
             if frame is None:
-                raise Mismatch(expected, f"the connector {self.wire.ended}; {self._state()}{self._run.ending()}")
+                raise self._over(expected)
             self._take(frame)
 
     def answer(self, credits: int = WINDOW, *more: Frame, name: bool = True) -> None:
@@ -322,9 +307,10 @@ class ScriptedSession:
         data = b"".join(map(self.revision.encode, (Ack(credits, refs), *more)))
         self.wire.send(data[: len(data) - cut], apart=self.apart)
 
-    def send(self, *frames: Frame) -> None:
-        """Send frames in one piece."""
-        self.wire.send(b"".join(map(self.revision.encode, frames)), apart=self.apart)
+    def refuse(self, reason: str) -> None:
+        """Send an ERROR, and close the connection in order."""
+        self.send(Error(reason))
+        self.wire.close()
 
     def rewind(self, times: int) -> None:
         """Ask for the stream again, behind the committed line, with several NACKs."""
@@ -361,10 +347,9 @@ class ScriptedSession:
         """The connector closes the connection, and sends nothing before."""
         expected = "the connector closes the connection when everything is acknowledged"
         try:
-            frame = self.wire.receive(self._run.setting.seconds)
+            frame = self.wire.receive(self._seconds)
         except TimeoutError:
-            seconds = self._run.setting.seconds
-            raise Mismatch(expected, f"it is open after {seconds:g} s; {self._state()}") from None
+            raise Mismatch(expected, f"it is open after {self._seconds:g} s; {self._state()}") from None
         if frame is not None:
             raise Mismatch(expected, shown(frame), frame)
 
@@ -378,7 +363,7 @@ class ScriptedSession:
             ) from None
         self.wire.close()
 
-    def _take(self, frame: DecodedFrame) -> None:
+    def _take(self, frame: DecodedFrame, expected: str = "") -> None:
         match frame.frame:
             case Notify() as notify:
                 self._notified(notify, frame)
@@ -440,6 +425,9 @@ class ScriptedSession:
         run = self._run
         text = f"{run.committed} lines are committed, {len(self.held)} held, credits are {self.wire.credits}"
         return f"{text}, NOTIFYs of this session {self.notifies}"
+
+    def _ending(self) -> str:
+        return self._run.ending()
 
 
 def _line(run: ConnectorRun, place: int) -> str:

@@ -8,32 +8,37 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from wallaroo_spark.conformance.checks import Check, CheckPlan, CheckResult, run_check
+from wallaroo_spark.conformance.checks import Check, CheckPlan, CheckResult, CheckTable, run_check
 from wallaroo_spark.conformance.connector_runs import LINES, CheckedConnector, ConnectorRun
 from wallaroo_spark.protocol import Ack, Error, Nack, Restart
 from wallaroo_spark.protocol.faults import later, redirect, superseded
 
 SPECIAL_LINES = (b"first", b"", "caf\u00e9 \u2603".encode(), b" spaces ", b"x" * 70_000, b"last")
 """Messages that are empty, not ASCII, or longer than a u16 counts."""
+_DRAFTS = ("draft-le", "draft-be")
+CHECKS = CheckTable[ConnectorRun]()
 
 
+@CHECKS.check("handshake", "docs/protocol.md#session-states")
 def _handshake(run: ConnectorRun) -> None:
+    """HELLO comes first, with the version, the cookie and the instance that were given, and nothing before OK."""
     session = run.accept()
     session.quiet("the connector waits for OK")
     session.answer()
     session.finish()
 
 
+@CHECKS.check("messages", "docs/protocol.md#frame-bodies")
 def _messages(run: ConnectorRun) -> None:
+    """Lines that are empty, not ASCII, or of 70,000 bytes are messages, each once and in order, behind NOTIFY."""
     run.lines = SPECIAL_LINES
-    session = run.accept()
-    session.answer()
-    session.finish()
+    run.answered().finish()
 
 
+@CHECKS.check("end-of-stream", "docs/protocol.md#stream-states")
 def _end_of_stream(run: ConnectorRun) -> None:
-    session = run.accept()
-    session.answer(len(LINES) + 1)
+    """The stream is ended, in the drafts with a credit, and the connection stays open until that is acknowledged."""
+    session = run.answered(len(LINES) + 1)
     session.filled(len(LINES))
     session.quiet("the connector waits for a credit, where the end of a stream takes one")
     session.all_sent()
@@ -43,9 +48,10 @@ def _end_of_stream(run: ConnectorRun) -> None:
     run.exits()
 
 
+@CHECKS.check("credits", "docs/protocol.md#credits")
 def _credits(run: ConnectorRun) -> None:
-    session = run.accept()
-    session.answer(0)
+    """OK gives 0 credits, ACKs a few: no MESSAGE is sent without one, and each one is used."""
+    session = run.answered(0)
     session.quiet("the connector waits for credits")
     session.send(Ack(3))
     for _ in range(2):
@@ -57,16 +63,19 @@ def _credits(run: ConnectorRun) -> None:
     session.finish()
 
 
+@CHECKS.check("split-frames", "docs/protocol.md#framing")
 def _split_frames(run: ConnectorRun) -> None:
+    """The worker's bytes come one by one."""
     session = run.accept()
     session.apart = True
     session.answer()
     session.finish()
 
 
+@CHECKS.check("joined-frames", "docs/protocol.md#framing")
 def _joined_frames(run: ConnectorRun) -> None:
-    session = run.accept()
-    session.answer(1, Ack(2), Ack(3))
+    """OK and ACKs come in one piece, later two ACKs and a half."""
+    session = run.answered(1, Ack(2), Ack(3))
     expected = "6 credits used, which came in an OK and two ACKs at once"
     session.take(lambda: session.wire.credits == 0, expected)
     session.quiet("the connector waits for credits")
@@ -77,32 +86,31 @@ def _joined_frames(run: ConnectorRun) -> None:
     session.finish()
 
 
+@CHECKS.check("lost-connection", "docs/protocol.md#points-of-reference")
 def _lost_connection(run: ConnectorRun) -> None:
-    session = run.accept()
-    session.answer()
+    """The connection is reset within an ACK: the connector connects again and goes on behind the committed message."""
+    session = run.answered()
     session.filled(10)
     session.commit(5, more=[Ack(1)], cut=3)
     session.wire.close(reset=True)
-    session = run.accept()
     # A worker that has just started knows the ids of streams and not their names.
-    session.answer(name=False)
-    session.finish()
+    run.answered(name=False).finish()
 
 
+@CHECKS.check("worker-dies", "docs/protocol.md#when-to-try-again")
 def _worker_dies(run: ConnectorRun) -> None:
-    session = run.accept()
-    session.answer()
+    """The worker dies with all messages, none of them acknowledged, and is away for a moment: all are sent again."""
+    session = run.answered()
     session.all_sent()
     session.wire.close(reset=True)
     run.turn_away()
-    session = run.accept()
-    session.answer()
-    session.finish()
+    run.answered().finish()
 
 
+@CHECKS.check("rewind", "docs/protocol.md#rewinding")
 def _rewind(run: ConnectorRun) -> None:
-    session = run.accept()
-    session.answer()
+    """NACK is answered with NOTIFY, once for each, and RESTART by connecting again; then the messages come again."""
+    session = run.answered()
     session.filled(10)
     session.commit(5)
     if session.revision.has(Nack):
@@ -112,71 +120,66 @@ def _rewind(run: ConnectorRun) -> None:
     else:
         session.send(Restart())
         session.goes_back()
-        session = run.accept()
-        session.answer()
+        session = run.answered()
     session.finish()
 
 
+@CHECKS.check("leaving", "docs/protocol.md#rewinding")
 def _leaving(run: ConnectorRun) -> None:
-    session = run.accept()
-    session.answer()
+    """The worker shuts down and closes in order: the connector connects again and sends what is not committed."""
+    session = run.answered()
     session.filled(10)
     session.commit(5)
     if session.revision.has(Nack):
         session.rewind(1)
         session.send(Error(later("the worker leaves")))
     session.wire.close()
-    session = run.accept()
-    session.answer()
-    session.finish()
+    run.answered().finish()
 
 
+@CHECKS.check("restart-with-address", "docs/protocol.md#rewinding", "v3")
 def _restart_with_address(run: ConnectorRun) -> None:
-    session = run.accept()
-    session.answer()
+    """RESTART has an address: the connector connects to it."""
+    session = run.answered()
     session.filled(1)
     session.send(Restart(run.moved()))
     session.goes_back()
-    session = run.accept()
-    session.answer()
-    session.finish()
+    run.answered().finish()
 
 
+@CHECKS.check("redirect", "docs/protocol.md#which-worker")
 def _redirect(run: ConnectorRun) -> None:
-    session = run.accept()
-    session.send(Error(redirect(run.moved(), "that worker has the instance")))
-    session.wire.close()
-    session = run.accept()
-    session.answer()
-    session.finish()
+    """HELLO is answered with `redirect to HOST:PORT`: the connector connects to that address."""
+    run.accept().refuse(redirect(run.moved(), "that worker has the instance"))
+    run.answered().finish()
 
 
+@CHECKS.check("try-again-later", "docs/protocol.md#reasons-that-a-connector-may-act-on")
 def _try_again_later(run: ConnectorRun) -> None:
-    session = run.accept()
-    session.send(Error(later("the worker is full")))
-    session.wire.close()
-    session = run.accept()
-    session.answer()
-    session.finish()
+    """HELLO is answered with `try again later`: the connector connects again."""
+    run.accept().refuse(later("the worker is full"))
+    run.answered().finish()
 
 
+@CHECKS.check("refused-cookie", "docs/protocol.md#when-to-try-again")
 def _refused_cookie(run: ConnectorRun) -> None:
-    session = run.accept()
-    session.send(Error("the cookie is not the one that is expected here"))
-    session.wire.close()
+    """HELLO is answered with an ERROR for a person: the connector does not come back, and its program fails."""
+    run.accept().refuse("the cookie is not the one that is expected here")
     run.stays_away()
 
 
+@CHECKS.check("superseded", "docs/protocol.md#reasons-that-a-connector-may-act-on", *_DRAFTS)
 def _superseded(run: ConnectorRun) -> None:
-    session = run.accept()
-    session.answer()
+    """A newer session takes the place of this one: the connector does not come back, and its program fails."""
+    session = run.answered()
     session.filled(1)
-    session.send(Error(superseded(run.instance, "192.0.2.1:50000")))
-    session.wire.close()
+    session.refuse(superseded(run.instance, "192.0.2.1:50000"))
     run.stays_away()
 
 
+@CHECKS.check("refused-stream", "docs/protocol.md#stream-states", "v3")
 def _refused_stream(run: ConnectorRun) -> None:
+    """NOTIFY is answered with success 0: the connector sends it again."""
     session = run.accept()
     session.accepting = False
     session.answer()
@@ -184,106 +187,6 @@ def _refused_stream(run: ConnectorRun) -> None:
     session.accepting = True
     session.take(lambda: session.notifies == 2, "NOTIFY again behind NOTIFY_ACK with success 0")
     session.finish()
-
-
-_DRAFTS = ("draft-le", "draft-be")
-
-CHECKS: Sequence[Check[ConnectorRun]] = (
-    Check(
-        "handshake",
-        "HELLO comes first, with the version, the cookie and the instance that were given, and nothing before OK.",
-        "docs/protocol.md#session-states",
-        _handshake,
-    ),
-    Check(
-        "messages",
-        "Lines that are empty, not ASCII, or of 70,000 bytes are messages, each once and in order, behind NOTIFY.",
-        "docs/protocol.md#frame-bodies",
-        _messages,
-    ),
-    Check(
-        "end-of-stream",
-        "The stream is ended, in the drafts with a credit, and the connection stays open until that is acknowledged.",
-        "docs/protocol.md#stream-states",
-        _end_of_stream,
-    ),
-    Check(
-        "credits",
-        "OK gives 0 credits, ACKs a few: no MESSAGE is sent without one, and each one is used.",
-        "docs/protocol.md#credits",
-        _credits,
-    ),
-    Check("split-frames", "The worker's bytes come one by one.", "docs/protocol.md#framing", _split_frames),
-    Check(
-        "joined-frames",
-        "OK and ACKs come in one piece, later two ACKs and a half.",
-        "docs/protocol.md#framing",
-        _joined_frames,
-    ),
-    Check(
-        "lost-connection",
-        "The connection is reset within an ACK: the connector connects again and goes on behind the committed message.",
-        "docs/protocol.md#points-of-reference",
-        _lost_connection,
-    ),
-    Check(
-        "worker-dies",
-        "The worker dies with all messages, none of them acknowledged, and is away for a moment: all are sent again.",
-        "docs/protocol.md#when-to-try-again",
-        _worker_dies,
-    ),
-    Check(
-        "rewind",
-        "NACK is answered with NOTIFY, once for each, and RESTART by connecting again; then the messages come again.",
-        "docs/protocol.md#rewinding",
-        _rewind,
-    ),
-    Check(
-        "leaving",
-        "The worker shuts down and closes in order: the connector connects again and sends what is not committed.",
-        "docs/protocol.md#rewinding",
-        _leaving,
-    ),
-    Check(
-        "restart-with-address",
-        "RESTART has an address: the connector connects to it.",
-        "docs/protocol.md#rewinding",
-        _restart_with_address,
-        ("v3",),
-    ),
-    Check(
-        "redirect",
-        "HELLO is answered with `redirect to HOST:PORT`: the connector connects to that address.",
-        "docs/protocol.md#which-worker",
-        _redirect,
-    ),
-    Check(
-        "try-again-later",
-        "HELLO is answered with `try again later`: the connector connects again.",
-        "docs/protocol.md#reasons-that-a-connector-may-act-on",
-        _try_again_later,
-    ),
-    Check(
-        "refused-cookie",
-        "HELLO is answered with an ERROR for a person: the connector does not come back, and its program fails.",
-        "docs/protocol.md#when-to-try-again",
-        _refused_cookie,
-    ),
-    Check(
-        "superseded",
-        "A newer session takes the place of this one: the connector does not come back, and its program fails.",
-        "docs/protocol.md#reasons-that-a-connector-may-act-on",
-        _superseded,
-        _DRAFTS,
-    ),
-    Check(
-        "refused-stream",
-        "NOTIFY is answered with success 0: the connector sends it again.",
-        "docs/protocol.md#stream-states",
-        _refused_stream,
-        ("v3",),
-    ),
-)
 
 
 def plan(setting: CheckedConnector, checks: Sequence[Check[ConnectorRun]] = CHECKS) -> CheckPlan:

@@ -19,7 +19,15 @@ import grpc
 from wallaroo_spark.api import cloudevents_pb2 as ce
 from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.api import pipelines_pb2_grpc as rpc
-from wallaroo_spark.conformance.checks import Check, CheckPlan, CheckResult, Mismatch, NotApplicableError, run_check
+from wallaroo_spark.conformance.checks import (
+    Check,
+    CheckPlan,
+    CheckResult,
+    CheckTable,
+    Mismatch,
+    NotApplicableError,
+    run_check,
+)
 from wallaroo_spark.errors import printable
 
 SOURCE = "conformance"
@@ -203,35 +211,57 @@ def _text(message: Any) -> str:
     return printable(" ".join(str(message).split())[:300])
 
 
-# The checks.
+_CONNECTING = "docs/pipelines/gateway.md#connecting"
+_ERRORS = "docs/pipelines/gateway.md#errors"
+_PUBLISHING = "docs/pipelines/gateway.md#publishing"
+_ORDER = "docs/pipelines/gateway.md#the-order-of-messages-of-subscribe-and-work"
+CHECKS = CheckTable[CheckingClient]()
 
 
+@CHECKS.check("describe", _CONNECTING)
 def _describe(client: CheckingClient) -> None:
+    """Describe returns the schema and the gateways."""
     found = client.call(client.schema.Describe, pb.DescribeRequest(), "the answer of Describe")
     if not found.version or not found.schema or not found.gateways:
         raise Mismatch("the schema, its version, and the addresses of the gateways", _text(found))
 
 
+@CHECKS.check("no-token", "docs/pipelines/gateway.md#tokens")
+def _no_token(client: CheckingClient) -> None:
+    """A call without the token is refused."""
+    if not client.setting.token:
+        raise NotApplicableError("no token was given")
+    client.refused(client.schema.Describe, pb.DescribeRequest(), "UNAUTHENTICATED", "token-refused", token=False)
+
+
+@CHECKS.check("publish", _PUBLISHING)
 def _publish(client: CheckingClient) -> None:
+    """Publish returns the place of each event."""
     found = client.publish("a", "b").places
     if len(found) != 2 or found[0].partition or found[1].offset != found[0].offset + 1:
         raise Mismatch("two places in partition 0, one behind the other", _text(found))
 
 
+@CHECKS.check("published-again", _ERRORS)
 def _published_again(client: CheckingClient) -> None:
+    """An event that is published again has the place that it had."""
     (first,) = client.publish("a").places
     again = client.publish("a", "b").places
     if again[0] != first or again[1].offset <= first.offset:
         raise Mismatch(f"the place of the first time for the same event: {_text(first)}", _text(again))
 
 
+@CHECKS.check("received", _PUBLISHING)
 def _received(client: CheckingClient) -> None:
+    """Publish with RECEIVED is answered without places."""
     found = client.publish("a", durability=pb.RECEIVED)
     if found.places:
         raise Mismatch("no places with RECEIVED", _text(found))
 
 
+@CHECKS.check("publish-many", _PUBLISHING)
 def _publish_many(client: CheckingClient) -> None:
+    """PublishMany answers each request with its number, or its problem."""
     requests = [client.request("a"), client.request(), client.request("b"), client.request("c", stream="no/stream")]
     for number, request in enumerate(requests, start=5):
         request.request = number
@@ -248,13 +278,17 @@ def _publish_many(client: CheckingClient) -> None:
         raise Mismatch(expected, f"number: (places, problem) {shown}")
 
 
+@CHECKS.check("unknown-stream", _ERRORS)
 def _unknown_stream(client: CheckingClient) -> None:
+    """A stream that is not declared is NOT_FOUND."""
     if client.setting.token:
         raise NotApplicableError("a token may not be allowed to know whether there is a stream")
     client.refused(client.streams.Publish, client.request("a", stream="no/stream"), "NOT_FOUND", "object-unknown")
 
 
+@CHECKS.check("invalid-events", "docs/pipelines/gateway.md#events")
 def _invalid_events(client: CheckingClient) -> None:
+    """A request without events, and events without id, source or type, or with wrong attributes, are refused."""
     right = client.event("invalid")
     wrong = [copy.deepcopy(right) for _ in range(5)]
     for event, field in zip(wrong, ("id", "source", "type"), strict=False):
@@ -266,19 +300,34 @@ def _invalid_events(client: CheckingClient) -> None:
         client.refused(client.streams.Publish, request, "INVALID_ARGUMENT", "request-invalid")
 
 
+@CHECKS.check("large-message", _CONNECTING)
 def _large_message(client: CheckingClient) -> None:
+    """A message of more than 4 MiB is refused."""
     events = [client.event(f"large-{number}", binary_data=bytes(1 << 20)) for number in range(5)]
     request = pb.PublishRequest(stream=client.setting.stream, partition=0, events=events)
     client.refused(client.streams.Publish, request, "INVALID_ARGUMENT", "request-invalid")
 
 
-def _no_token(client: CheckingClient) -> None:
-    if not client.setting.token:
-        raise NotApplicableError("no token was given")
-    client.refused(client.schema.Describe, pb.DescribeRequest(), "UNAUTHENTICATED", "token-refused", token=False)
+@CHECKS.check("join-first", _ORDER)
+def _join_first(client: CheckingClient) -> None:
+    """A channel whose first message is no `join` is refused."""
+    member = CheckingMember(client)
+    member.send(ack=pb.Ack(delivery=1))
+    expected = "INVALID_ARGUMENT with the code request-invalid, because the first message is no `join`"
+    try:
+        found = next(member._call)
+    except StopIteration:
+        raise Mismatch(expected, "the channel has ended without an error") from None
+    except grpc.RpcError as error:
+        if _status_and_code(error) == ("INVALID_ARGUMENT", "request-invalid"):
+            return
+        raise Mismatch(expected, _shown(error)) from None
+    raise Mismatch(expected, _text(found))
 
 
+@CHECKS.check("consume", _ORDER)
 def _consume(client: CheckingClient) -> None:
+    """Deliveries, acks and their `settled` come in their order, to the end."""
     member = client.member(max_events=2)
     places = client.publish("a", "b", "c").places
     given = member.delivery("a", "b")
@@ -294,7 +343,9 @@ def _consume(client: CheckingClient) -> None:
     member.ends("the channel ends when the client has closed its side and its acks are answered")
 
 
+@CHECKS.check("nack", _ORDER)
 def _nack(client: CheckingClient) -> None:
+    """A delivery that is nacked comes again, under another number."""
     member = client.member()
     client.publish("a")
     given = member.delivery("a")
@@ -308,7 +359,9 @@ def _nack(client: CheckingClient) -> None:
     member.cancel()
 
 
+@CHECKS.check("lost-client", _ORDER)
 def _lost_client(client: CheckingClient) -> None:
+    """The delivery of a client that is lost is given to another member."""
     first = client.member()
     client.publish("a")
     first.delivery("a")
@@ -320,7 +373,9 @@ def _lost_client(client: CheckingClient) -> None:
     second.cancel()
 
 
+@CHECKS.check("ack-of-nothing", _ORDER)
 def _ack_without_delivery(client: CheckingClient) -> None:
+    """An ack of a delivery that is not open has a `warning`."""
     member = client.member()
     member.send(ack=pb.Ack(delivery=4711))
     warning = member.next("warning", "`warning` for an ack of a delivery that was never given")
@@ -329,22 +384,9 @@ def _ack_without_delivery(client: CheckingClient) -> None:
     member.cancel()
 
 
-def _join_first(client: CheckingClient) -> None:
-    member = CheckingMember(client)
-    member.send(ack=pb.Ack(delivery=1))
-    expected = "INVALID_ARGUMENT with the code request-invalid, because the first message is no `join`"
-    try:
-        found = next(member._call)
-    except StopIteration:
-        raise Mismatch(expected, "the channel has ended without an error") from None
-    except grpc.RpcError as error:
-        if _status_and_code(error) == ("INVALID_ARGUMENT", "request-invalid"):
-            return
-        raise Mismatch(expected, _shown(error)) from None
-    raise Mismatch(expected, _text(found))
-
-
+@CHECKS.check("transaction", _ORDER)
 def _transaction(client: CheckingClient) -> None:
+    """The states of a transaction come in their order, `settled` with its places."""
     member = client.member(max_events=1)
     client.publish("a")
     number = member.delivery("a").delivery
@@ -372,65 +414,6 @@ def _transaction(client: CheckingClient) -> None:
     if len(settled.written) != 1 or len(settled.written[0].places) != 1 or not settled.written[0].places[0].offset:
         raise Mismatch("the place of the transaction's event in `settled`", _text(settled))
     member.cancel()
-
-
-_CONNECTING = "docs/pipelines/gateway.md#connecting"
-_ERRORS = "docs/pipelines/gateway.md#errors"
-_PUBLISHING = "docs/pipelines/gateway.md#publishing"
-_ORDER = "docs/pipelines/gateway.md#the-order-of-messages-of-subscribe-and-work"
-
-CHECKS: Sequence[Check[CheckingClient]] = (
-    Check("describe", "Describe returns the schema and the gateways.", _CONNECTING, _describe),
-    Check("no-token", "A call without the token is refused.", "docs/pipelines/gateway.md#tokens", _no_token),
-    Check("publish", "Publish returns the place of each event.", _PUBLISHING, _publish),
-    Check(
-        "published-again",
-        "An event that is published again has the place that it had.",
-        _ERRORS,
-        _published_again,
-    ),
-    Check(
-        "received",
-        "Publish with RECEIVED is answered without places.",
-        _PUBLISHING,
-        _received,
-    ),
-    Check(
-        "publish-many",
-        "PublishMany answers each request with its number, or its problem.",
-        _PUBLISHING,
-        _publish_many,
-    ),
-    Check(
-        "unknown-stream",
-        "A stream that is not declared is NOT_FOUND.",
-        _ERRORS,
-        _unknown_stream,
-    ),
-    Check(
-        "invalid-events",
-        "A request without events, and events without id, source or type, or with wrong attributes, are refused.",
-        "docs/pipelines/gateway.md#events",
-        _invalid_events,
-    ),
-    Check(
-        "large-message",
-        "A message of more than 4 MiB is refused.",
-        _CONNECTING,
-        _large_message,
-    ),
-    Check("join-first", "A channel whose first message is no `join` is refused.", _ORDER, _join_first),
-    Check("consume", "Deliveries, acks and their `settled` come in their order, to the end.", _ORDER, _consume),
-    Check("nack", "A delivery that is nacked comes again, under another number.", _ORDER, _nack),
-    Check("lost-client", "The delivery of a client that is lost is given to another member.", _ORDER, _lost_client),
-    Check("ack-of-nothing", "An ack of a delivery that is not open has a `warning`.", _ORDER, _ack_without_delivery),
-    Check(
-        "transaction",
-        "The states of a transaction come in their order, `settled` with its places.",
-        _ORDER,
-        _transaction,
-    ),
-)
 
 
 def plan(setting: CheckedGateway, checks: Sequence[Check[CheckingClient]] = CHECKS) -> CheckPlan:

@@ -7,9 +7,10 @@ import socket
 import struct
 import time
 from collections import deque
+from collections.abc import Callable
 
-from wallaroo_spark.conformance.checks import wrong_frame
-from wallaroo_spark.protocol import Error
+from wallaroo_spark.conformance.checks import Mismatch, wrong_frame
+from wallaroo_spark.protocol import Error, Frame, Revision
 from wallaroo_spark.wiretap.decoding import CaptureDecoder, DecodedFrame
 from wallaroo_spark.wiretap.proxy import End
 from wallaroo_spark.wiretap.recording import Passed
@@ -109,3 +110,48 @@ class Wire:
 def error_of(frame: DecodedFrame) -> str | None:
     """The reason of an ERROR; None for other frames."""
     return frame.frame.reason if isinstance(frame.frame, Error) else None
+
+
+class CheckedSession:
+    """One session with the ``peer``: frames out, and frames in up to what a check waits for, at most ``seconds``."""
+
+    revision: Revision
+
+    def __init__(self, wire: Wire, peer: str, seconds: float) -> None:
+        self.wire = wire
+        self.apart = False
+        """Whether each byte is sent alone."""
+        self._peer, self._seconds = peer, seconds
+
+    def send(self, *frames: Frame) -> None:
+        """Send frames in one piece."""
+        self.wire.send(b"".join(map(self.revision.encode, frames)), apart=self.apart)
+
+    def next(self, expected: str) -> DecodedFrame:
+        """The next frame; ``expected`` is what is waited for."""
+        try:
+            frame = self.wire.receive(self._seconds)
+        except TimeoutError:
+            raise Mismatch(expected, f"nothing within {self._seconds:g} s; {self._state()}") from None
+        if frame is None:
+            raise self._over(expected)
+        return frame
+
+    def take(self, until: Callable[[], bool], expected: str) -> None:
+        """Take frames until something holds."""
+        while not until():
+            self._take(self.next(expected), expected)
+
+    def _take(self, frame: DecodedFrame, expected: str = "") -> None:
+        raise NotImplementedError
+
+    def _over(self, expected: str) -> Mismatch:
+        """The peer has ended the connection."""
+        return Mismatch(expected, f"the {self._peer} {self.wire.ended}; {self._state()}{self._ending()}")
+
+    def _state(self) -> str:
+        raise NotImplementedError
+
+    def _ending(self) -> str:
+        """What is to be said of a peer whose connection has ended."""
+        return ""

@@ -15,13 +15,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from wallaroo_spark.conformance.checks import Mismatch, shown
-from wallaroo_spark.conformance.wire import Wire, error_of
+from wallaroo_spark.conformance.wire import CheckedSession, Wire, error_of
 from wallaroo_spark.errors import printable
 from wallaroo_spark.protocol import (
     Ack,
     EosMessage,
+    Error,
     Flags,
-    Frame,
     Hello,
     Message,
     Notify,
@@ -119,14 +119,14 @@ class Visitor:
         )
 
 
-class WorkerCall:
+class WorkerCall(CheckedSession):
     """One connection to the worker."""
 
     welcome: Ok
 
     def __init__(self, visitor: Visitor, wire: Wire) -> None:
-        self.wire = wire
-        self.apart = False
+        super().__init__(wire, "worker", visitor.setting.seconds)
+        self.revision = visitor.revision
         self.sent = 0
         """The id of the last message."""
         self.acknowledged = 0
@@ -135,35 +135,19 @@ class WorkerCall:
         """v3: the answer to the last NOTIFY."""
         self._acks = 0
         self._visitor = visitor
-        self._revision = visitor.revision
-
-    def send(self, *frames: Frame) -> None:
-        """Send frames in one piece."""
-        self.wire.send(b"".join(map(self._revision.encode, frames)), apart=self.apart)
-
-    def next(self, expected: str) -> DecodedFrame:
-        """The next frame."""
-        seconds = self._visitor.setting.seconds
-        try:
-            frame = self.wire.receive(seconds)
-        except TimeoutError:
-            raise Mismatch(expected, f"nothing within {seconds:g} s; {self._state()}") from None
-        if frame is None:
-            raise Mismatch(expected, f"the worker {self.wire.ended}; {self._state()}")
-        return frame
 
     def notify(self, reference: int = 0) -> bool:
         """Announce the stream; in v3 wait for the answer. Returns whether the stream is open."""
         self.send(Notify(self._visitor.stream, NAME, reference))
-        if not self._revision.has(NotifyAck):
+        if not self.revision.has(NotifyAck):
             return True
         self.notified = None
-        self._take(lambda: self.notified is not None, "NOTIFY_ACK")
+        self.take(lambda: self.notified is not None, "NOTIFY_ACK")
         return self._accepted()
 
     def open(self, reference: int = 0) -> None:
         """Open the stream. Where a worker cannot open it yet, it is announced again."""
-        until = time.monotonic() + self._visitor.setting.seconds
+        until = time.monotonic() + self._seconds
         while not self.notify(reference):
             if time.monotonic() > until:
                 raise Mismatch("NOTIFY_ACK with success 1 for a stream that no session has", "success 0")
@@ -173,7 +157,7 @@ class WorkerCall:
         """Send messages with these ids, as many at a time as there are credits."""
         at = first
         while at <= last:
-            self._take(lambda: (self.wire.credits or 0) > 0, "an ACK with credits")
+            self.take(lambda: (self.wire.credits or 0) > 0, "an ACK with credits")
             end = min(last, at + (self.wire.credits or 0) - 1)
             self.sent = max(self.sent, end)
             self.send(*(self.message(number) for number in range(at, end + 1)))
@@ -181,25 +165,25 @@ class WorkerCall:
 
     def message(self, number: int) -> Message:
         """A message; its payload names it."""
-        return message_of(self._revision, self._visitor.stream, number)
+        return message_of(self.revision, self._visitor.stream, number)
 
     def end_stream(self) -> None:
         """End the stream behind its last message, and wait for the ACK of the end."""
-        self._take(lambda: (self.wire.credits or 0) > 0, "an ACK with credits")
-        self.send(self._revision.end_of_stream(self._visitor.stream, self.sent))
+        self.take(lambda: (self.wire.credits or 0) > 0, "an ACK with credits")
+        self.send(self.revision.end_of_stream(self._visitor.stream, self.sent))
         before = self._acks
-        self._take(lambda: self._acks > before, f"an ACK of the stream's end, with reference {self.sent}")
+        self.take(lambda: self._acks > before, f"an ACK of the stream's end, with reference {self.sent}")
 
     def acked(self, reference: int) -> None:
         """The worker has acknowledged the stream up to this reference."""
-        self._take(lambda: self.acknowledged >= reference, f"an ACK of message {reference}, once it is committed")
+        self.take(lambda: self.acknowledged >= reference, f"an ACK of message {reference}, once it is committed")
 
     def refused(self, expected: str, reason: Callable[[str], bool] = bool) -> str:
         """The worker sends ERROR, and closes the connection. Returns the reason."""
         while (found := error_of(frame := self.next(expected))) is None:
             if isinstance(frame.frame, Ok):
                 raise Mismatch(expected, shown(frame), frame)
-            self._apply(frame)
+            self._take(frame)
         if not reason(found):
             raise Mismatch(expected, shown(frame), frame)
         self.closed("the worker closes the connection behind its ERROR")
@@ -207,24 +191,17 @@ class WorkerCall:
 
     def closed(self, expected: str) -> None:
         """The worker closes the connection, and sends nothing before."""
-        seconds = self._visitor.setting.seconds
         try:
-            data = self.wire.drain(seconds)
+            data = self.wire.drain(self._seconds)
         except TimeoutError:
-            raise Mismatch(expected, f"it is open after {seconds:g} s") from None
+            raise Mismatch(expected, f"it is open after {self._seconds:g} s") from None
         if data:
             raise Mismatch(expected, f"{len(data)} more bytes: {data[:64].hex(' ')}")
 
-    def _take(self, until: Callable[[], bool], expected: str) -> None:
-        while not until():
-            frame = self.next(expected)
-            reason = error_of(frame)
-            if reason is not None:
-                raise Mismatch(expected, printable(reason), frame)
-            self._apply(frame)
-
-    def _apply(self, frame: DecodedFrame) -> None:
+    def _take(self, frame: DecodedFrame, expected: str = "") -> None:
         match frame.frame:
+            case Error(reason=reason):
+                raise Mismatch(expected, printable(reason), frame)
             case NotifyAck() as answer:
                 self.notified = answer
             case Ack(refs=refs):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Sequence
 
-from wallaroo_spark.conformance.checks import Check, CheckPlan, CheckResult, Mismatch, run_check
+from wallaroo_spark.conformance.checks import Check, CheckPlan, CheckResult, CheckTable, Mismatch, run_check
 from wallaroo_spark.conformance.worker_calls import MESSAGES, NAME, CheckedWorker, Visitor, WorkerCall, message_of
 from wallaroo_spark.protocol import (
     NOTHING_PROCESSED,
@@ -26,14 +26,27 @@ from wallaroo_spark.protocol import (
 from wallaroo_spark.protocol.faults import is_superseded
 from wallaroo_spark.protocol.frames import structs
 
+_DRAFTS = ("draft-le", "draft-be")
+_SESSION = "docs/protocol.md#session-states"
+_STREAMS = "docs/protocol.md#stream-states"
+_BODIES = "docs/protocol.md#frame-bodies"
+_FRAMING = "docs/protocol.md#framing"
+_RULINGS = "docs/protocol.md#rulings"
+_REFERENCES = "docs/protocol.md#points-of-reference"
+CHECKS = CheckTable[Visitor]()
 
+
+@CHECKS.check("handshake", _SESSION)
 def _handshake(visitor: Visitor) -> None:
+    """HELLO of a new instance is answered with OK."""
     call = visitor.session()
     if call.welcome.streams:
         raise Mismatch("OK without streams, because this instance is new", f"{call.welcome.streams}")
 
 
+@CHECKS.check("wrong-cookie", _RULINGS)
 def _wrong_cookie(visitor: Visitor) -> None:
+    """HELLO with another cookie is answered with ERROR, and no cookie is repeated in the reason."""
     call = visitor.call()
     wrong = f"{visitor.setting.cookie}-not"
     call.send(visitor.hello(cookie=wrong))
@@ -42,19 +55,25 @@ def _wrong_cookie(visitor: Visitor) -> None:
         raise Mismatch("a reason without any cookie", "one with a cookie")
 
 
+@CHECKS.check("wrong-version", _SESSION)
 def _wrong_version(visitor: Visitor) -> None:
+    """HELLO with another version is answered with ERROR."""
     call = visitor.call()
     call.send(visitor.hello(version=f"{visitor.setting.version}-not"))
     call.refused("ERROR, because the version is not the receiver's")
 
 
+@CHECKS.check("not-hello", _FRAMING)
 def _not_hello(visitor: Visitor) -> None:
+    """Bytes that are no HELLO have no answer."""
     call = visitor.call()
     call.wire.send(b"GET / HTTP/1.1\r\n\r\n")
     call.closed("the worker closes without an answer, because the first five bytes are no start of a HELLO")
 
 
+@CHECKS.check("messages", _REFERENCES)
 def _messages(visitor: Visitor) -> None:
+    """A stream is opened and its messages are acknowledged, with references that increase up to the last one."""
     _sent(visitor.session())
 
 
@@ -66,7 +85,9 @@ def _sent(call: WorkerCall) -> None:
     call.acked(MESSAGES)
 
 
+@CHECKS.check("end-of-stream", _STREAMS)
 def _end_of_stream(visitor: Visitor) -> None:
+    """The end of a stream is acknowledged, and NOTIFY opens it again."""
     call = visitor.session()
     _sent(call)
     # Everything is acknowledged, so the next ACK is that of the end.
@@ -76,11 +97,15 @@ def _end_of_stream(visitor: Visitor) -> None:
     call.acked(MESSAGES + 2)
 
 
+@CHECKS.check("split-frames", _FRAMING)
 def _split_frames(visitor: Visitor) -> None:
+    """The connector's bytes come one by one."""
     _sent(visitor.session(apart=True))
 
 
+@CHECKS.check("joined-frames", _FRAMING)
 def _joined_frames(visitor: Visitor) -> None:
+    """NOTIFY and messages come in one piece."""
     call = visitor.session()
     begin: list[Frame] = []
     if visitor.revision.has(NotifyAck):
@@ -92,7 +117,9 @@ def _joined_frames(visitor: Visitor) -> None:
     call.acked(3)
 
 
+@CHECKS.check("resume", _REFERENCES)
 def _resume(visitor: Visitor) -> None:
+    """Behind a lost connection OK, or NOTIFY_ACK, has the committed reference, and the stream goes on behind it."""
     call = visitor.session()
     _sent(call)
     call.wire.close(reset=True)
@@ -108,7 +135,9 @@ def _resume(visitor: Visitor) -> None:
     call.acked(MESSAGES + 3)
 
 
+@CHECKS.check("sent-again", _STREAMS)
 def _sent_again(visitor: Visitor) -> None:
+    """A connector that begins at the beginning is told the committed reference, and what is committed is dropped."""
     call = visitor.session()
     _sent(call)
     call.wire.close()
@@ -122,32 +151,30 @@ def _sent_again(visitor: Visitor) -> None:
     call.acked(MESSAGES + 3)
 
 
+@CHECKS.check("superseded", "docs/protocol.md#reasons-that-a-connector-may-act-on", *_DRAFTS)
 def _superseded(visitor: Visitor) -> None:
+    """A newer session of an instance ends the older one."""
     older = visitor.session()
     visitor.session()
     older.refused("ERROR that ends with `, takes its place`, because the instance has a newer session", is_superseded)
 
 
+@CHECKS.check("taken-stream", _STREAMS, "v3")
 def _taken_stream(visitor: Visitor) -> None:
+    """A stream that is active in a session is refused to every other."""
     owner = visitor.session()
     owner.open()
     if visitor.session().notify():
         raise Mismatch("NOTIFY_ACK with success 0 for a stream that another session has", "success 1")
 
 
+@CHECKS.check("error", _SESSION)
 def _of_connector(visitor: Visitor) -> None:
+    """ERROR of a connector ends its session."""
     call = visitor.session()
     call.send(Error("the check ends this session"))
     call.closed("the worker closes the connection behind the connector's ERROR")
 
-
-_DRAFTS = ("draft-le", "draft-be")
-_SESSION = "docs/protocol.md#session-states"
-_STREAMS = "docs/protocol.md#stream-states"
-_BODIES = "docs/protocol.md#frame-bodies"
-_FRAMING = "docs/protocol.md#framing"
-_RULINGS = "docs/protocol.md#rulings"
-_REFERENCES = "docs/protocol.md#points-of-reference"
 
 Wrong = Callable[[Revision, int], bytes]
 """Makes the bytes that break a rule, for a revision and the id of an open stream."""
@@ -192,62 +219,7 @@ def _refused(name: str, does: str, page: str, wrong: Wrong, revisions: tuple[str
     return Check(name, does, page, run, revisions)
 
 
-CHECKS: Sequence[Check[Visitor]] = (
-    Check("handshake", "HELLO of a new instance is answered with OK.", _SESSION, _handshake),
-    Check(
-        "wrong-cookie",
-        "HELLO with another cookie is answered with ERROR, and no cookie is repeated in the reason.",
-        _RULINGS,
-        _wrong_cookie,
-    ),
-    Check(
-        "wrong-version",
-        "HELLO with another version is answered with ERROR.",
-        _SESSION,
-        _wrong_version,
-    ),
-    Check("not-hello", "Bytes that are no HELLO have no answer.", _FRAMING, _not_hello),
-    Check(
-        "messages",
-        "A stream is opened and its messages are acknowledged, with references that increase up to the last one.",
-        _REFERENCES,
-        _messages,
-    ),
-    Check(
-        "end-of-stream",
-        "The end of a stream is acknowledged, and NOTIFY opens it again.",
-        _STREAMS,
-        _end_of_stream,
-    ),
-    Check("split-frames", "The connector's bytes come one by one.", _FRAMING, _split_frames),
-    Check("joined-frames", "NOTIFY and messages come in one piece.", _FRAMING, _joined_frames),
-    Check(
-        "resume",
-        "Behind a lost connection OK, or NOTIFY_ACK, has the committed reference, and the stream goes on behind it.",
-        _REFERENCES,
-        _resume,
-    ),
-    Check(
-        "sent-again",
-        "A connector that begins at the beginning is told the committed reference, and what is committed is dropped.",
-        _STREAMS,
-        _sent_again,
-    ),
-    Check(
-        "superseded",
-        "A newer session of an instance ends the older one.",
-        "docs/protocol.md#reasons-that-a-connector-may-act-on",
-        _superseded,
-        _DRAFTS,
-    ),
-    Check(
-        "taken-stream",
-        "A stream that is active in a session is refused to every other.",
-        _STREAMS,
-        _taken_stream,
-        ("v3",),
-    ),
-    Check("error", "ERROR of a connector ends its session.", _SESSION, _of_connector),
+CHECKS += [
     _refused(
         "unknown-stream", "A MESSAGE of a stream that was never announced.", _STREAMS, _of_message(1, of_stream=1)
     ),
@@ -268,7 +240,7 @@ CHECKS: Sequence[Check[Visitor]] = (
     _refused(
         "repeated-id", "A message id that is not above the one before it.", _REFERENCES, _of_message(MESSAGES), _DRAFTS
     ),
-)
+]
 
 
 def plan(
