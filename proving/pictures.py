@@ -25,9 +25,9 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from proving.browser import Browser
+from wallaroo_spark.cli import status_views
 from wallaroo_spark.cli.main import cli
 from wallaroo_spark.cli.sessions import THIS_MACHINE
-from wallaroo_spark.cli.status import showing
 from wallaroo_spark.connector import BlockingConnector
 from wallaroo_spark.errors import WallarooError
 from wallaroo_spark.observe.receiver import ReceiverStatus
@@ -126,7 +126,7 @@ def take_top(stage: Stage, browser: Browser, folder: Path) -> None:
         record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor", highlight=False
     )
     given = ["top", "--once", "--every", "3", "--registry", stage.registry, "--receiver", "orders"]
-    with mock.patch.object(showing, "console", return_value=console):
+    with mock.patch.object(status_views, "console", return_value=console):
         result = CliRunner().invoke(cli, given)
     if result.exit_code not in (0, 1) or (result.exception and not isinstance(result.exception, SystemExit)):
         raise RuntimeError(f"top has failed: {result.output}") from result.exception

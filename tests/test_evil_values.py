@@ -12,7 +12,7 @@ import pytest
 
 from tests import evil_values as evil
 from tests.streams.samples import canonical
-from wallaroo_spark.cli.durable.connecting import event_as_json, shown_data
+from wallaroo_spark.cli.durable.events import event_as_json, shown_data
 from wallaroo_spark.cli.durable.stage import plain
 from wallaroo_spark.client import Event
 from wallaroo_spark.client.events import JSON_TYPE, decode_value, encode_value, from_structured

@@ -18,9 +18,8 @@ from proving.bench.sections.fleet import ACTIVE, FIRST, PATIENCE_SECONDS, REVISI
 from wallaroo_spark.inner.client import WorkerClient
 from wallaroo_spark.observe.collect import Collector, DriverReport, Question, ReceiverFacts
 from wallaroo_spark.observe.receiver import QueryStatus, ReceiverStatus
-from wallaroo_spark.observe.server.driver_pages import rows_of_each
+from wallaroo_spark.observe.server.driver_pages import Monitor, rows_of_each
 from wallaroo_spark.observe.server.messages import Request
-from wallaroo_spark.observe.server.monitor import Monitor
 from wallaroo_spark.protocol import Message, Notify
 from wallaroo_spark.registry import Lease
 from wallaroo_spark.worker.machine import events as e

@@ -34,7 +34,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
         def status() -> None:
             raise error
 
-        monkeypatch.setattr("wallaroo_spark.cli.status.command.status", status)
+        monkeypatch.setattr("wallaroo_spark.cli.status.status", status)
         return CliRunner().invoke(program.cli, [*arguments, "status"], env=env)
 
     return invoke

@@ -179,7 +179,7 @@ def test_watching_repeats_the_status_until_it_is_interrupted(desk: Desk, monkeyp
         if len(looks) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("wallaroo_spark.cli.status.command.time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr("wallaroo_spark.cli.status.time", SimpleNamespace(sleep=sleep))
     shown = status(desk, "--watch", "--every", "0.5", "--json")
 
     assert looks == [0.5, 0.5]

@@ -15,9 +15,8 @@ from tests.cli.conftest import COOKIE, TOKEN, Desk
 from tests.security.acl import users
 from tests.waiting import eventually
 from wallaroo_spark.cli.main import cli
-from wallaroo_spark.cli.support import bundle as bundle_module
-from wallaroo_spark.cli.support.bundle import Bundle
-from wallaroo_spark.cli.support.cleaning import Cleaner
+from wallaroo_spark.cli.support import archive
+from wallaroo_spark.cli.support.archive import Bundle, Cleaner
 from wallaroo_spark.connector import BlockingConnector
 from wallaroo_spark.inner.client import status_token
 
@@ -192,7 +191,7 @@ def test_a_log_that_is_no_text_is_not_taken(tmp_path: Path) -> None:
 
 
 def test_a_long_log_begins_with_a_whole_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wallaroo_spark.cli.support.command.LOG_BYTES", 20)
+    monkeypatch.setattr("wallaroo_spark.cli.support.support.LOG_BYTES", 20)
     log = tmp_path / "driver.log"
     log.write_text(f"{GIVEN}\nthe last line\n", encoding="utf-8")
 
@@ -216,7 +215,7 @@ def test_an_existing_file_is_kept(tmp_path: Path) -> None:
 def test_a_part_without_an_end_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import threading
 
-    monkeypatch.setattr(bundle_module, "PART_SECONDS", 0.1)
+    monkeypatch.setattr(archive, "PART_SECONDS", 0.1)
     release = threading.Event()
     bundle = Bundle(Cleaner())
 

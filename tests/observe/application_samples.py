@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from wallaroo_spark.observe.application import ApplicationStatus, GatewayStatus, PipelineStatus, StageStatus
-from wallaroo_spark.observe.gauges import GaugeSum, Shapes, snapshot
+from wallaroo_spark.observe.published import GaugeSum, Shapes, snapshot
 from wallaroo_spark.observe.receiver import QueryStatus
 
 NOW = 1_700_000_000.0

@@ -18,7 +18,7 @@ from proving.browser import Browser
 from tests.receiver.support import COOKIE, Batches, Feeders, addresses, numbered
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.observe.server import driver_pages as page
-from wallaroo_spark.observe.server.access import PageAddress
+from wallaroo_spark.observe.server.page_server import PageAddress
 from wallaroo_spark.options import Options
 from wallaroo_spark.receiver import Receiver, checks
 
@@ -77,7 +77,7 @@ def test_a_program_without_logging_is_told_the_address_of_the_page(logs: str, sa
 import logging
 from wallaroo_spark.options import Options
 from wallaroo_spark.observe.server import driver_pages as page
-from wallaroo_spark.observe.server.access import PageAddress
+from wallaroo_spark.observe.server.page_server import PageAddress
 {logs}
 page.start_receiver_page(PageAddress("127.0.0.1", 0, ""), Options(receiver="orders"), {{}}).stop()
 """

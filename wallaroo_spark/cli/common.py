@@ -1,4 +1,4 @@
-"""Parts that several verbs share: the flag ``--debug``, logging, and the formatting of numbers."""
+"""Parts that several verbs share: the flag ``--debug``, logging, what is printed, and the options of a receiver."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -18,6 +19,9 @@ from wallaroo_spark.transport import parse_address
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+
+    from wallaroo_spark.inner.client import Trust
+    from wallaroo_spark.observe.collect import RegistryCollector
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -178,3 +182,62 @@ def table_of(columns: Columns[T], rows: Collection[T]) -> Table:
     for row in rows:
         table.add_row(*(printable(cell(row)) for cell in columns.values()))
     return table
+
+
+ATTEMPTS = 2
+"""Attempts to reach the registry: few, because a person waits for the answer."""
+
+
+@dataclass(frozen=True)
+class RegistryOptions:
+    """A registry, and how the workers in it are verified.
+
+    Options:
+        --registry URL: The Redis of receivers and topics; also env:NAME or file:PATH.
+        --tls: The workers use TLS; verify them with the authorities that this system trusts.
+        --tls-ca FILE: PEM file of the authority of the workers' certificates.
+    """
+
+    registry: str = ""
+    tls: bool = False
+    tls_ca: str = ""
+
+    @property
+    def trust(self) -> Trust | None:
+        """How workers are verified; None: without TLS."""
+        from wallaroo_spark.inner.client import Trust
+        from wallaroo_spark.transport import read_authority
+
+        return Trust(read_authority(self.tls_ca) if self.tls_ca else b"") if self.tls or self.tls_ca else None
+
+    @contextlib.contextmanager
+    def collector_of(self, receiver: str) -> Iterator[RegistryCollector]:
+        """The collector of a receiver's status."""
+        from wallaroo_spark.observe.collect import RegistryCollector
+        from wallaroo_spark.registry import Registry
+
+        with (
+            Registry(self.registry, receiver, attempts=ATTEMPTS) as found,
+            RegistryCollector(found, receiver, self.trust) as made,
+        ):
+            yield made
+
+
+@dataclass(frozen=True)
+class ReceiverOptions(RegistryOptions):
+    """A receiver in a registry.
+
+    Options:
+        --receiver NAME: The receiver's name.
+    """
+
+    receiver: str = ""
+
+    def collector(self) -> contextlib.AbstractContextManager[RegistryCollector]:
+        """The collector of its status. Raises click.UsageError without a registry or a receiver."""
+        if not self.registry or not self.receiver:
+            raise click.UsageError(
+                "give --registry URL and --receiver NAME, or set WALLAROO_REGISTRY and WALLAROO_RECEIVER, "
+                "or use --context"
+            )
+        return self.collector_of(self.receiver)

@@ -15,9 +15,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from wallaroo_spark import pubsub
-from wallaroo_spark.cli.common import Columns, console, exit_unless, print_result, printable_bytes, table_of
+from wallaroo_spark.cli.common import (
+    ATTEMPTS,
+    Columns,
+    RegistryOptions,
+    console,
+    exit_unless,
+    print_result,
+    printable_bytes,
+    table_of,
+)
 from wallaroo_spark.cli.signals import run_until_sigterm
-from wallaroo_spark.cli.status.sources import ATTEMPTS, RegistryOptions
 from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.errors import RegistryError, printable
 from wallaroo_spark.json_text import load_json

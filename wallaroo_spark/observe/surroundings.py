@@ -39,29 +39,32 @@ class Surroundings:
         now = time.monotonic()
         if now - self._looked_at < INTERVAL_SECONDS:
             return
-        self.topics, topics_unread = _readable("Topics", lambda: _topics(registry)) if registry else ((), "")
-        self.sinks, sinks_unread = _readable("Sinks", lambda: _sinks(checkpoint)) if checkpoint else ((), "")
-        self.unread = tuple(reason for reason in (topics_unread, sinks_unread) if reason)
+        self.topics, no_topics = _readable("Topics", registry, lambda: topics_in(registry, 1, MOST_TOPICS))
+        self.sinks, no_sinks = _readable("Sinks", checkpoint, lambda: sinks_in(checkpoint))
+        self.unread = tuple(reason for reason in (no_topics, no_sinks) if reason)
         self._looked_at = time.monotonic()
 
 
-def _readable(kind: str, read: Callable[[], tuple[Any, ...]]) -> tuple[tuple[Any, ...], str]:
-    """The records, and an empty text; or no records, and a sentence that says why."""
+def _readable(kind: str, place: str, read: Callable[[], tuple[Any, ...]]) -> tuple[tuple[Any, ...], str]:
+    """The records at a place, and an empty text; or no records, and a sentence that says why."""
     try:
-        return read(), ""
+        return read() if place else (), ""
     except (WallarooError, OSError) as error:
         log.debug("%s are not shown on the status page: %s", kind.lower(), error)
         reason = may_not_list(error) if isinstance(error, RegistryError) else ""
         return (), reason or f"{kind} are not shown: {error}"
 
 
-def _sinks(checkpoint: str) -> tuple[SinkStatus, ...]:
+def sinks_in(checkpoint: str) -> tuple[SinkStatus, ...]:
+    """The transactional sinks of the query with this checkpoint."""
     return tuple(SinkStatus(**sink) for sink in sinks_of(checkpoint))
 
 
-def _topics(registry: str) -> tuple[TopicStatus, ...]:
-    with TopicCatalog(registry, attempts=1) as catalog:
-        found = [topic_status(catalog, name) for name in catalog.names()[:MOST_TOPICS]]
+def topics_in(registry: str, attempts: int, most: int | None = None) -> tuple[TopicStatus, ...]:
+    """The running topics of a registry, of at most so many names. Raises :class:`RegistryError` when it does not
+    answer."""
+    with TopicCatalog(registry, attempts=attempts) as catalog:
+        found = [topic_status(catalog, name) for name in catalog.names()[:most]]
     return tuple(topic for topic in found if topic is not None)
 
 

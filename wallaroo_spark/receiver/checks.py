@@ -16,7 +16,7 @@ from typing import Any
 from wallaroo_spark.checkpoint import PlannedBatch
 from wallaroo_spark.errors import CheckpointError, ConfigurationError
 from wallaroo_spark.extras import needed_by
-from wallaroo_spark.observe.server.access import PageAddress
+from wallaroo_spark.observe.server.page_server import PageAddress
 from wallaroo_spark.options import Options, resolve_secret
 from wallaroo_spark.receiver import spark_queries
 from wallaroo_spark.receiver.spark_queries import RunningQuery

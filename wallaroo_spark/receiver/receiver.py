@@ -33,6 +33,7 @@ from wallaroo_spark.observe.faces.frames import metrics_frame, streams_frame
 from wallaroo_spark.observe.receiver import QueryStatus, ReceiverStatus
 from wallaroo_spark.observe.server.driver_pages import (
     LAST_LOOK_SECONDS,
+    Monitor,
     check_report,
     page_routes,
     rows_of_each,
@@ -40,7 +41,6 @@ from wallaroo_spark.observe.server.driver_pages import (
     write_report,
 )
 from wallaroo_spark.observe.server.endpoints import ReceiverTelemetry
-from wallaroo_spark.observe.server.monitor import Monitor
 from wallaroo_spark.observe.server.page_server import PageServer
 from wallaroo_spark.observe.surroundings import Surroundings
 from wallaroo_spark.options import Options, public_name, resolve_secret

@@ -19,8 +19,8 @@ from wallaroo_spark.observe.application import ApplicationStatus, KeyGauges, Par
 from wallaroo_spark.observe.faces.as_json import record_to_json
 from wallaroo_spark.observe.faces.metrics import APPLICATION_METRICS
 from wallaroo_spark.observe.published import GaugeFile, in_folder
-from wallaroo_spark.observe.server.access import PageAddress
 from wallaroo_spark.observe.server.driver_pages import ApplicationPage
+from wallaroo_spark.observe.server.page_server import PageAddress
 from wallaroo_spark.pipelines.schema.applying import apply_files
 from wallaroo_spark.pipelines.schema.store import SchemaStore
 from wallaroo_spark.registry import EmbeddedRedis, application_registry

@@ -12,10 +12,9 @@ from tests.observe import application_fakes as fakes
 from wallaroo_spark.observe.application import ApplicationStatus, PipelineStatus, StageStatus
 from wallaroo_spark.observe.faces.page import APPLICATION, application_document, static_routes
 from wallaroo_spark.observe.record import ApplicationRecord
-from wallaroo_spark.observe.server.access import PageAddress
+from wallaroo_spark.observe.server.driver_pages import PageMonitor
 from wallaroo_spark.observe.server.messages import Route
-from wallaroo_spark.observe.server.monitor import PageMonitor
-from wallaroo_spark.observe.server.page_server import PageServer
+from wallaroo_spark.observe.server.page_server import PageAddress, PageServer
 
 NOW = 1_700_000_000.0
 SHOWN = "document.querySelectorAll('#streams tbody tr').length > 0"

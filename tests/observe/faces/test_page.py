@@ -17,10 +17,9 @@ from tests.observe import fakes
 from wallaroo_spark.observe.causes import with_causes
 from wallaroo_spark.observe.faces.page import static_routes
 from wallaroo_spark.observe.receiver import ReceiverStatus
-from wallaroo_spark.observe.server.access import PageAddress
+from wallaroo_spark.observe.server.driver_pages import Monitor
 from wallaroo_spark.observe.server.messages import Route
-from wallaroo_spark.observe.server.monitor import Monitor
-from wallaroo_spark.observe.server.page_server import PageServer
+from wallaroo_spark.observe.server.page_server import PageAddress, PageServer
 
 STATIC = Path(static_routes.__code__.co_filename).parent / "static"
 TOKEN = "correct horse battery"
@@ -141,7 +140,7 @@ def test_figures_that_the_driver_cannot_renew_count_as_old(
     browser: Browser, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.add(*history(3))
-    monkeypatch.setattr("wallaroo_spark.observe.server.monitor.PATIENCE_SECONDS", -1.0)
+    monkeypatch.setattr("wallaroo_spark.observe.server.driver_pages.PATIENCE_SECONDS", -1.0)
     stage._monitor._interval = -1.0
     with browser.open(stage.server.address) as page:
         page.wait("document.body.classList.contains('lost')")

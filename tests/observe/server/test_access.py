@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from wallaroo_spark.errors import ConfigurationError
-from wallaroo_spark.observe.server.access import Access, PageAddress
 from wallaroo_spark.observe.server.messages import SAFE_HEADERS, Request, Response, Route, encode
+from wallaroo_spark.observe.server.page_server import Access, PageAddress
 from wallaroo_spark.transport.reach import is_loopback
 
 TOKEN = "correct horse battery"

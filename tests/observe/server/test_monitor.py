@@ -11,9 +11,9 @@ import pytest
 from tests.observe import fakes
 from tests.waiting import eventually
 from wallaroo_spark.observe.receiver import ReceiverStatus
-from wallaroo_spark.observe.server import monitor
+from wallaroo_spark.observe.server import driver_pages
+from wallaroo_spark.observe.server.driver_pages import Monitor
 from wallaroo_spark.observe.server.messages import Request
-from wallaroo_spark.observe.server.monitor import Monitor
 
 ASK = Request("GET", "/api/status", {}, {})
 
@@ -49,17 +49,17 @@ def test_many_browsers_cause_no_more_snapshots() -> None:
 
 
 def test_a_receiver_is_looked_at_more_often_while_somebody_watches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monitor, "SHARE", 0)
+    monkeypatch.setattr(driver_pages, "SHARE", 0)
     watching = Monitor(Looks(), "orders")
     watching.look()
-    assert watching._interval == monitor.UNWATCHED_SECONDS
+    assert watching._interval == driver_pages.UNWATCHED_SECONDS
     shown(watching)
     watching.look()
-    assert watching._interval == monitor.WATCHED_SECONDS
+    assert watching._interval == driver_pages.WATCHED_SECONDS
 
 
 def test_a_large_receiver_is_looked_at_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monitor, "SHARE", 1e12)
+    monkeypatch.setattr(driver_pages, "SHARE", 1e12)
     watching = Monitor(Looks(), "orders")
     watching.look()
 
@@ -68,7 +68,7 @@ def test_a_large_receiver_is_looked_at_less_often(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_first_browser_wakes_a_monitor_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monitor, "UNWATCHED_SECONDS", 10_000.0)
+    monkeypatch.setattr(driver_pages, "UNWATCHED_SECONDS", 10_000.0)
     looks = Looks()
     watching = Monitor(looks, "orders")
     watching.start()
@@ -98,7 +98,7 @@ def test_a_look_that_fails_leaves_the_last_figures_to_grow_old(caplog: pytest.Lo
 
 
 def test_a_receiver_that_was_never_looked_at_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monitor, "FIRST_SECONDS", 0.01)
+    monkeypatch.setattr(driver_pages, "FIRST_SECONDS", 0.01)
 
     assert Monitor(Looks(), "orders").answer(ASK).status == 503
 

@@ -14,9 +14,8 @@ from proving.ports import lasting_port
 from tests.waiting import eventually
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.observe.server import page_server
-from wallaroo_spark.observe.server.access import PageAddress
 from wallaroo_spark.observe.server.messages import LONGEST_HEAD, Request, Response, Route
-from wallaroo_spark.observe.server.page_server import PageServer
+from wallaroo_spark.observe.server.page_server import PageAddress, PageServer
 
 PLACE = PageAddress("127.0.0.1", 0, "")
 GENEROUS = 60.0

@@ -8,8 +8,8 @@ from typing import Annotated
 import click
 
 from wallaroo_spark.cli.common import exit_unless, print_result
-from wallaroo_spark.cli.durable.connecting import GatewayOptions, start_of_text
-from wallaroo_spark.cli.schema import AppOptions
+from wallaroo_spark.cli.durable.events import GatewayOptions, start_of_text
+from wallaroo_spark.cli.durable.schema import AppOptions
 from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.texts import count
 
@@ -39,7 +39,7 @@ def list_groups(
         wallaroo-spark groups list --app ./shop
         wallaroo-spark groups list shop/orders --registry redis://127.0.0.1:6379 --application shop --json
     """
-    from wallaroo_spark.cli.status.showing import application_status
+    from wallaroo_spark.cli.status_views import application_status
     from wallaroo_spark.observe.faces.as_json import record_to_json
     from wallaroo_spark.observe.faces.terminal import groups_table
 

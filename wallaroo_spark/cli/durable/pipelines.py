@@ -14,8 +14,8 @@ from typing import Annotated, Any
 import click
 
 from wallaroo_spark.cli.common import Columns, console, print_result, print_rows, table_of
-from wallaroo_spark.cli.durable.connecting import GatewayOptions
-from wallaroo_spark.cli.schema import AppOptions, one_object
+from wallaroo_spark.cli.durable.events import GatewayOptions
+from wallaroo_spark.cli.durable.schema import AppOptions, one_object
 from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.errors import ConfigurationError, printable
 from wallaroo_spark.pipelines.schema.declarations import PipelineDeclaration

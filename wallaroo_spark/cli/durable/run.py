@@ -13,8 +13,8 @@ from typing import Annotated, Any
 
 import click
 
+from wallaroo_spark.cli.durable.schema import AppOptions
 from wallaroo_spark.cli.receive.config import STREAM, ReceiveConfig, load
-from wallaroo_spark.cli.schema import AppOptions
 from wallaroo_spark.cli.sessions import WITH_UI, ended_with, session_for, ui_address
 from wallaroo_spark.cli.signals import Signals, exit_after_interrupt, java_waits
 from wallaroo_spark.cli.verbs import Json, options_of, verb

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from wallaroo_spark.cli.durable.connecting import GatewayOptions, event_as_json, shown_data
+from wallaroo_spark.cli.durable.events import GatewayOptions, event_as_json, shown_data
 from wallaroo_spark.cli.signals import on_signals, status_of
 from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.json_text import dump_json, json_line, load_json

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import click
 
 from wallaroo_spark.bridges import BRIDGES, Bridge
-from wallaroo_spark.cli.send.feeding import run
+from wallaroo_spark.cli.send.command import run
 from wallaroo_spark.cli.send.inputs import SendInput, TargetOptions
 from wallaroo_spark.cli.send.view import make_view
 from wallaroo_spark.cli.verbs import verb

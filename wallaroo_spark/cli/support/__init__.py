@@ -1,1 +1,1 @@
-"""``wallaroo-spark support``: an archive for the report of a defect, with secrets removed."""
+"""What helps a person to find what is wrong: ``wallaroo-spark check`` and ``support``."""

@@ -33,9 +33,9 @@ from wallaroo_spark.gateway.service import GatewaySetup
 from wallaroo_spark.observe.application import ApplicationStatus
 from wallaroo_spark.observe.causes import with_cause
 from wallaroo_spark.observe.published import LOCK, GaugeFile, to_json
-from wallaroo_spark.observe.server.access import PageAddress
 from wallaroo_spark.observe.server.driver_pages import SETTINGS as PAGE_SETTINGS
 from wallaroo_spark.observe.server.driver_pages import ApplicationPage
+from wallaroo_spark.observe.server.page_server import PageAddress
 from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.pipelines.schema.applying import apply_files
 from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema

@@ -19,8 +19,15 @@ from wallaroo_spark.engine.source import offset_of
 from wallaroo_spark.errors import RegistryError, WallarooError, one_line
 from wallaroo_spark.observe.application import ApplicationStatus, GatewayStatus, PipelineStatus, StageStatus
 from wallaroo_spark.observe.causes import with_cause
-from wallaroo_spark.observe.gauges import Shapes, report_of_gateway, snapshot
-from wallaroo_spark.observe.published import FILE_SECONDS, GaugeFile, SnapshotFile, to_text
+from wallaroo_spark.observe.published import (
+    FILE_SECONDS,
+    GaugeFile,
+    Shapes,
+    SnapshotFile,
+    report_of_gateway,
+    snapshot,
+    to_text,
+)
 from wallaroo_spark.observe.query_facts import QueryFacts
 from wallaroo_spark.pipelines.schema.declarations import PipelineDeclaration, StreamDeclaration
 from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import click
 
-from wallaroo_spark.cli.check.findings import Finding, explained, note, of_error, ok, problem
 from wallaroo_spark.cli.common import exit_unless, print_result
 from wallaroo_spark.cli.receive.command import Overrides
 from wallaroo_spark.cli.receive.config import ReceiveConfig, problems
 from wallaroo_spark.cli.sessions import ended_with
+from wallaroo_spark.cli.support.findings import Finding, explained, note, of_error, ok, problem
 from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.texts import count
 
@@ -64,7 +64,7 @@ def check(
 
 def findings(path: str, overrides: tuple[str, ...], *, with_spark: bool) -> Iterator[Finding]:
     """Iterate over all findings for a file, each as soon as it is known."""
-    from wallaroo_spark.cli.check import steps
+    from wallaroo_spark.cli.support import check_steps as steps
 
     yield from explained("packages", steps.installed())
     config, errors = problems(path, overrides)
@@ -88,8 +88,8 @@ def findings(path: str, overrides: tuple[str, ...], *, with_spark: bool) -> Iter
 
 
 def _with_spark(config: ReceiveConfig, url: str) -> Iterator[Finding]:
-    from wallaroo_spark.cli.check import steps
     from wallaroo_spark.cli.receive.running import open_session
+    from wallaroo_spark.cli.support import check_steps as steps
 
     try:
         session, ours = open_session(config)

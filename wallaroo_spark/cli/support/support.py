@@ -14,14 +14,12 @@ from typing import Annotated
 
 import click
 
-from wallaroo_spark.cli.check.command import findings
 from wallaroo_spark.cli.common import print_result
 from wallaroo_spark.cli.defaults import config_file
-from wallaroo_spark.cli.status.sources import sinks_in, topics_in
-from wallaroo_spark.cli.support import deployment, machine
-from wallaroo_spark.cli.support.bundle import Bundle
-from wallaroo_spark.cli.support.cleaning import Cleaner, names_secret
-from wallaroo_spark.cli.support.deployment import Deployment
+from wallaroo_spark.cli.support import parts
+from wallaroo_spark.cli.support.archive import Bundle, Cleaner, names_secret
+from wallaroo_spark.cli.support.check import findings
+from wallaroo_spark.cli.support.parts import Deployment
 from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.texts import count, size
 
@@ -71,12 +69,12 @@ def support(
         raise click.UsageError(f"--output {output}: the archive is a .tar.gz, so let its name end with .tar.gz")
     cleaner = _knowing(place.registry, secrets)
     bundle = Bundle(cleaner)
-    bundle.collect("versions.json", "versions of this package and of what it runs on", machine.versions)
-    bundle.collect("variables.json", "environment variables of Spark, Java and Python", machine.variables)
+    bundle.collect("versions.json", "versions of this package and of what it runs on", parts.versions)
+    bundle.collect("variables.json", "environment variables of Spark, Java and Python", parts.variables)
     _of_deployment(bundle, _configured(bundle, config, place))
     for number, log in enumerate(logs, start=1):
         name = re.sub(r"[^\w.-]", "_", Path(log).name)
-        bundle.collect(f"logs/{number}-{name}", f"the end of {log}", partial(machine.end_of_log, log, LOG_BYTES))
+        bundle.collect(f"logs/{number}-{name}", f"the end of {log}", partial(parts.end_of_log, log, LOG_BYTES))
     contents = bundle.write(path)
     collected, missing = contents["collected"], contents["missing"]
     lines = [f"collected  {one['name']} ({size(one['bytes'])}): {one['about']}" for one in collected]
@@ -109,15 +107,15 @@ def _configured(bundle: Bundle, config: str, place: Deployment) -> Deployment:
         bundle.miss("options.json", "no CONFIG was named")
         return place
     try:
-        values = deployment.document(config, bundle.cleaner)
+        values = parts.document(config, bundle.cleaner)
     except Exception as error:
         bundle.miss("options.json", str(error))
         return place
-    bundle.collect("options.json", f"the values of {config}, and defaults", lambda: deployment.options(values))
+    bundle.collect("options.json", f"the values of {config}, and defaults", lambda: parts.options(values))
     checked = findings(config, (), with_spark=False)
     about = "the findings of check without Spark"
     bundle.collect("check.json", about, lambda: [dataclasses.asdict(finding) for finding in checked])
-    return deployment.completed(place, values)
+    return parts.completed(place, values)
 
 
 def _of_deployment(bundle: Bundle, place: Deployment) -> None:
@@ -127,20 +125,20 @@ def _of_deployment(bundle: Bundle, place: Deployment) -> None:
         bundle.miss("status", reason if place.registry else "no --registry was named, so nobody can be asked")
     else:
         about = "the status of receivers, with the last events of each worker"
-        bundle.collect("receivers.json", about, lambda: deployment.statuses(place, bundle.miss))
-        bundle.collect("topics.json", "the status of topics", lambda: deployment.records(topics_in(place.registry)))
+        bundle.collect("receivers.json", about, lambda: parts.statuses(place, bundle.miss))
+        bundle.collect("topics.json", "the status of topics", lambda: parts.topics(place.registry))
         about = "the leases, and the registry's keys without their values"
-        bundle.collect("registry.json", about, lambda: deployment.registry_keys(place, bundle.cleaner, bundle.miss))
+        bundle.collect("registry.json", about, lambda: parts.registry_keys(place, bundle.cleaner, bundle.miss))
     if place.checkpoint:
         about = "names, sizes and times of the checkpoint's files"
-        bundle.collect("checkpoint.json", about, lambda: deployment.files_of(place.checkpoint))
+        bundle.collect("checkpoint.json", about, lambda: parts.files_of(place.checkpoint))
         about = "the transactional sinks of the query"
-        bundle.collect("sinks.json", about, lambda: deployment.records(sinks_in(place.checkpoint)))
+        bundle.collect("sinks.json", about, lambda: parts.sinks(place.checkpoint))
     else:
         bundle.miss("checkpoint.json", "no --checkpoint was named")
     # Most deployments have no application.
     if place.app:
         about = "the newest status of the application of durable streams"
-        bundle.collect("application.json", about, lambda: deployment.application(place.app))
+        bundle.collect("application.json", about, lambda: parts.application(place.app))
         about = "names, sizes and times of the application's files"
-        bundle.collect("application-files.json", about, lambda: deployment.application_files(place.app))
+        bundle.collect("application-files.json", about, lambda: parts.application_files(place.app))

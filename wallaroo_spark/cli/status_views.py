@@ -13,10 +13,8 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from wallaroo_spark.cli.common import console, debugging, print_result
-from wallaroo_spark.cli.schema import AppOptions
-from wallaroo_spark.cli.status import sources
-from wallaroo_spark.cli.status.sources import RegistryOptions
+from wallaroo_spark.cli.common import ATTEMPTS, RegistryOptions, console, debugging, print_result
+from wallaroo_spark.cli.durable.schema import AppOptions
 from wallaroo_spark.errors import RegistryError
 from wallaroo_spark.observe import published
 from wallaroo_spark.observe.application import ApplicationStatus
@@ -25,7 +23,7 @@ from wallaroo_spark.observe.faces import terminal
 from wallaroo_spark.observe.faces.as_json import record_to_json, to_json
 from wallaroo_spark.observe.receiver import ReceiverStatus, StreamStatus, TopicStatus
 from wallaroo_spark.observe.record import History
-from wallaroo_spark.observe.surroundings import may_not_list
+from wallaroo_spark.observe.surroundings import may_not_list, sinks_in, topics_in
 from wallaroo_spark.registry.client import receiver_names
 
 WAITING = (
@@ -44,7 +42,7 @@ SINKS = {
 def application_status(app: AppOptions, registry: str, application: str) -> ApplicationStatus:
     """The newest snapshot: from the registry when ``application`` is given, else from the folder ``app``."""
     if application:
-        return published.in_registry(registry, application, sources.ATTEMPTS)
+        return published.in_registry(registry, application, ATTEMPTS)
     return published.in_folder(app.existing())
 
 
@@ -74,13 +72,13 @@ def look(
     found = collector.status(Question(story=story or debugging()))
     if registry and not found.registry_error:
         try:
-            found = dataclasses.replace(found, topics=sources.topics_in(registry))
+            found = dataclasses.replace(found, topics=topics_in(registry, ATTEMPTS))
         except RegistryError as error:
             if reason := may_not_list(error):
                 found = dataclasses.replace(found, unread=(reason,))
             else:
                 found = dataclasses.replace(found, registry_error=error.message)
-    return dataclasses.replace(found, sinks=sources.sinks_in(checkpoint)) if checkpoint else found
+    return dataclasses.replace(found, sinks=sinks_in(checkpoint)) if checkpoint else found
 
 
 def as_json_values(found: ReceiverStatus) -> dict[str, Any]:
@@ -95,8 +93,8 @@ def served(topics: Iterable[TopicStatus]) -> bool:
 
 def show_others(registry: str, checkpoint: str, as_json: bool) -> bool:
     """Show topics and sinks without a receiver; whether all are served."""
-    topics = sources.topics_in(registry) if registry else ()
-    sinks = sources.sinks_in(checkpoint) if checkpoint else ()
+    topics = topics_in(registry, ATTEMPTS) if registry else ()
+    sinks = sinks_in(checkpoint) if checkpoint else ()
     if as_json:
         answer: dict[str, Any] = {"topics": [record_to_json(topic) for topic in topics]} if registry else {}
         click.echo(json.dumps(answer | ({"sinks": [record_to_json(sink) for sink in sinks]} if checkpoint else {})))
@@ -159,10 +157,10 @@ def receiver_view(found: ReceiverStatus, history: History) -> Group:
 def show_list(place: RegistryOptions, as_json: bool) -> None:
     """Print the receivers of a registry, and its topics."""
     found = []
-    for name in receiver_names(place.registry, sources.ATTEMPTS):
+    for name in receiver_names(place.registry, ATTEMPTS):
         with place.collector_of(name) as collector:
             found.append(collector.status(Question(most=20)))
-    topics = sources.topics_in(place.registry)
+    topics = topics_in(place.registry, ATTEMPTS)
     if as_json:
         rows: list[dict[str, Any]] = [
             {

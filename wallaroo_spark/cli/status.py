@@ -1,6 +1,6 @@
 """``wallaroo-spark status``, ``list``, ``streams`` and ``top``: receivers at a glance and in detail, with their topics.
 
-The module has the verbs with their options; :mod:`.showing` reads and shows what they are asked for.
+:mod:`.status_views` reads and shows what they are asked for.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from wallaroo_spark.cli.common import exit_unless
-from wallaroo_spark.cli.schema import AppOptions
-from wallaroo_spark.cli.status.sources import ReceiverOptions, RegistryOptions
+from wallaroo_spark.cli.common import ReceiverOptions, RegistryOptions, exit_unless
+from wallaroo_spark.cli.durable.schema import AppOptions
 from wallaroo_spark.cli.verbs import Json, verb
 
 if TYPE_CHECKING:
     from wallaroo_spark.observe.receiver import ReceiverStatus, StreamStatus
+
 
 T = TypeVar("T")
 ORDERS: dict[str, Callable[[StreamStatus], Any]] = {
@@ -69,7 +69,7 @@ def status(
         wallaroo-spark status --json | jq .cause.code
         wallaroo-spark status --app ./shop
     """
-    from wallaroo_spark.cli.status import showing
+    from wallaroo_spark.cli import status_views as views
     from wallaroo_spark.observe.record import History
 
     registry, receiver = place.registry, place.receiver
@@ -77,20 +77,20 @@ def status(
         if application and not registry:
             raise click.UsageError("give --registry URL with --application NAME, or --app FOLDER")
         healthy = True
-        for shown in _looks(lambda: showing.application_status(AppOptions(app), registry, application), watch, every):
-            showing.show_application(shown, watch, as_json)
+        for shown in _looks(lambda: views.application_status(AppOptions(app), registry, application), watch, every):
+            views.show_application(shown, watch, as_json)
             healthy = shown.cause.healthy
     elif (receiver and not registry) or not (registry or checkpoint):
         raise click.UsageError("give --registry URL, with --receiver NAME for its slots, or --checkpoint PATH, or all")
     elif not receiver:
-        healthy = showing.show_others(registry, checkpoint, as_json)
+        healthy = views.show_others(registry, checkpoint, as_json)
     else:
         history = History()
         with place.collector() as collector:
-            for found in _looks(lambda: showing.look(collector, registry, checkpoint), watch, every):
+            for found in _looks(lambda: views.look(collector, registry, checkpoint), watch, every):
                 history.add(found)
-                showing.show_receiver(found, history, watch, as_json)
-                healthy = found.healthy and showing.served(found.topics)
+                views.show_receiver(found, history, watch, as_json)
+                healthy = found.healthy and views.served(found.topics)
     exit_unless(healthy)
 
 
@@ -122,11 +122,11 @@ def list_receivers(*, place: RegistryOptions, as_json: Json = False) -> None:
         wallaroo-spark list --registry redis://127.0.0.1:6379
         wallaroo-spark --context test list --json
     """
-    from wallaroo_spark.cli.status import showing
+    from wallaroo_spark.cli import status_views as views
 
     if not place.registry:
         raise click.UsageError("give --registry URL, or set WALLAROO_REGISTRY, or use --context")
-    showing.show_list(place, as_json)
+    views.show_list(place, as_json)
 
 
 @verb()
@@ -157,11 +157,11 @@ def streams(
         wallaroo-spark streams --instance shop-1 --sort held
         wallaroo-spark streams --json | jq '.streams[] | {name, lag_rows}'
     """
-    from wallaroo_spark.cli.status import showing
+    from wallaroo_spark.cli import status_views as views
 
     with place.collector() as collector:
-        found = showing.known(collector, limit, instance, stream)
-    showing.show_streams(found, ORDERS[sort], as_json, chosen=bool(instance or stream))
+        found = views.known(collector, limit, instance, stream)
+    views.show_streams(found, ORDERS[sort], as_json, chosen=bool(instance or stream))
     exit_unless(bool(found.slots) and all(slot.answers for slot in found.slots))
 
 
@@ -192,14 +192,14 @@ def top(
         wallaroo-spark top --registry redis://127.0.0.1:6379 --receiver orders
         wallaroo-spark --context test top --once | less
     """
-    from wallaroo_spark.cli.status import showing
+    from wallaroo_spark.cli import status_views as views
     from wallaroo_spark.observe.record import History
 
     history = History()
     with place.collector() as collector:
 
         def look() -> ReceiverStatus:
-            found = showing.known(collector, max(rows, 20))
+            found = views.known(collector, max(rows, 20))
             history.add(found)
             return found
 
@@ -207,9 +207,9 @@ def top(
         found = next(looks)
         if once:
             found = next(looks)
-            showing.show_frame(found, history, window, rows, as_json)
+            views.show_frame(found, history, window, rows, as_json)
         else:
-            with showing.frames(history, window, rows, as_json) as show, contextlib.suppress(KeyboardInterrupt):
+            with views.frames(history, window, rows, as_json) as show, contextlib.suppress(KeyboardInterrupt):
                 show(found)
                 for found in looks:
                     show(found)

@@ -1,16 +1,28 @@
-"""The parts of ``support`` that describe a deployment: configuration, registry, receivers, topics and checkpoint."""
+"""The parts of ``support``: configuration, registry, receivers, topics, checkpoint and application of a deployment.
+
+Of this machine: versions, variables, and the user's log files.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
+from wallaroo_spark import __version__
+from wallaroo_spark.cli.common import ATTEMPTS, ReceiverOptions
 from wallaroo_spark.cli.receive.config import read
-from wallaroo_spark.cli.status import sources
-from wallaroo_spark.cli.status.sources import ReceiverOptions
-from wallaroo_spark.cli.support.cleaning import Cleaner
+from wallaroo_spark.cli.support.archive import Cleaner
 from wallaroo_spark.errors import CheckpointError, ConfigurationError, RegistryError, WallarooError
 from wallaroo_spark.options import table
 
@@ -90,11 +102,11 @@ def statuses(place: Deployment, miss: Miss) -> dict[str, dict[str, Any]]:
 
     Each part of a status that was not reached is given to ``miss``.
     """
-    from wallaroo_spark.cli.status.showing import as_json_values, look
+    from wallaroo_spark.cli.status_views import as_json_values, look
     from wallaroo_spark.registry.client import receiver_names
 
     answers: dict[str, dict[str, Any]] = {}
-    names = [place.receiver] if place.receiver else receiver_names(place.registry, sources.ATTEMPTS)
+    names = [place.receiver] if place.receiver else receiver_names(place.registry, ATTEMPTS)
     for name in names[MOST_RECEIVERS:]:
         miss(f"status of {name}", f"only the first {MOST_RECEIVERS} receivers are asked; name this one with --receiver")
     for name in names[:MOST_RECEIVERS]:
@@ -111,11 +123,20 @@ def statuses(place: Deployment, miss: Miss) -> dict[str, dict[str, Any]]:
     return answers
 
 
-def records(found: Iterable[Any]) -> list[Any]:
-    """Topics or sinks as values for JSON."""
+def topics(registry: str) -> list[Any]:
+    """The running topics of a registry."""
     from wallaroo_spark.observe.faces.as_json import record_to_json
+    from wallaroo_spark.observe.surroundings import topics_in
 
-    return [record_to_json(one) for one in found]
+    return [record_to_json(one) for one in topics_in(registry, ATTEMPTS)]
+
+
+def sinks(checkpoint: str) -> list[Any]:
+    """The transactional sinks of the query with this checkpoint."""
+    from wallaroo_spark.observe.faces.as_json import record_to_json
+    from wallaroo_spark.observe.surroundings import sinks_in
+
+    return [record_to_json(one) for one in sinks_in(checkpoint)]
 
 
 def registry_keys(place: Deployment, cleaner: Cleaner, miss: Miss) -> dict[str, Any]:
@@ -128,13 +149,13 @@ def registry_keys(place: Deployment, cleaner: Cleaner, miss: Miss) -> dict[str, 
 
     answer: dict[str, Any] = {}
     if place.receiver:
-        with Registry(place.registry, place.receiver, attempts=sources.ATTEMPTS) as registry:
+        with Registry(place.registry, place.receiver, attempts=ATTEMPTS) as registry:
             fleet = registry.fleet()
             cleaner.learn_named(fleet)
             leases = registry.known_leases().values()
             answer = {"fleet": fleet, "leases": [{**dataclasses.asdict(lease), "live": live} for lease, live in leases]}
     front = f"{place.receiver}}}:" if place.receiver else ""
-    connection = RedisConnection(place.registry, attempts=sources.ATTEMPTS, timeout=5.0)
+    connection = RedisConnection(place.registry, attempts=ATTEMPTS, timeout=5.0)
     with contextlib.closing(connection):
         answer["redis"] = _redis(connection)
         try:
@@ -211,3 +232,106 @@ def application_files(app: str) -> dict[str, Any]:
     tokens = f"_wallaroo/{TOKENS}/"
     files = [one for one in found["files"] if not one["name"].startswith(tokens)]
     return {**found, "files": files, "tokens": len(found["files"]) - len(files)}
+
+
+JAVA_SECONDS = 20.0
+"""The longest wait for ``java -version``. A choice: it takes well under a second on a machine that is not loaded."""
+_VARIABLES = re.compile(
+    r"(WALLAROO|SPARK|PYSPARK|PYTHON|JAVA|HADOOP|ARROW|GRPC|OTEL|LC)_\w+|JAVA_HOME|LANG|TZ|SHELL|VIRTUAL_ENV|PATH"
+)
+_EXTRA = re.compile(r"extra\s*==\s*[\"']([\w-]+)[\"']")
+_PACKED = (b"\x1f\x8b", b"PK\x03\x04", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ")
+
+
+def versions() -> dict[str, Any]:
+    """The versions of everything that this package runs on, and the packages of each extra."""
+    return {
+        "wallaroo-spark": __version__,
+        "python": sys.version,
+        "executable": sys.executable,
+        "pyspark": _version("pyspark"),
+        "java": java(),
+        "system": platform.platform(),
+        "distribution": _distribution(),
+        "processors": os.cpu_count(),
+        "memory_bytes": _memory(),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "time_zone": time.tzname,
+        "extras": extras(),
+    }
+
+
+def extras() -> dict[str, dict[str, str | None]]:
+    """Each extra of this package with its packages: the installed version, None for one that is not installed."""
+    found: dict[str, dict[str, str | None]] = {}
+    for requirement in metadata.requires("wallaroo-spark") or ():
+        package, extra = re.match(r"[\w.-]+", requirement), _EXTRA.search(requirement)
+        if package is not None and extra is not None and extra[1] != "test":
+            found.setdefault(extra[1], {})[package[0]] = _version(package[0])
+    return found
+
+
+def java() -> str:
+    """The first lines of ``java -version``, or the reason why there are none."""
+    home = os.environ.get("JAVA_HOME", "")
+    program = shutil.which(str(Path(home, "bin", "java"))) if home else shutil.which("java")
+    if program is None:
+        return f"no java in JAVA_HOME={home}" if home else "no java in PATH, and JAVA_HOME is not set"
+    try:
+        done = subprocess.run(
+            [program, "-version"], capture_output=True, text=True, check=False, timeout=JAVA_SECONDS, errors="replace"
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"{program} cannot be run: {error}"
+    return "\n".join([program, *(done.stderr or done.stdout).splitlines()[:10]])
+
+
+def variables() -> dict[str, str]:
+    """The environment variables of this package, Spark, Java and Python; others are nobody's business."""
+    return {name: os.environ[name] for name in sorted(os.environ) if _VARIABLES.fullmatch(name)}
+
+
+def end_of_log(path: str, most: int) -> str:
+    """The last ``most`` bytes of a log file, from the beginning of a line.
+
+    Raises :class:`ConfigurationError` for a file that is no text, because secrets are not found in it.
+    """
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            begin = max(0, size - most)
+            file.seek(0)
+            head = file.read(8)
+            file.seek(begin)
+            data = file.read(most)
+    except OSError as error:
+        raise ConfigurationError(f"file {path} cannot be read: {error.strerror}", code="file-unreadable") from None
+    if b"\0" in data or head.startswith(_PACKED):
+        raise ConfigurationError(
+            f"file {path} is no text, so secrets cannot be removed from it; unpack it first", code="file-unreadable"
+        )
+    if begin:
+        # The rest of a line might end with a part of a secret, which is not found.
+        data = data.partition(b"\n")[2]
+    return data.decode("utf-8", "replace")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _distribution() -> str:
+    try:
+        return platform.freedesktop_os_release().get("PRETTY_NAME", "")
+    except OSError:
+        return ""
+
+
+def _memory() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return None

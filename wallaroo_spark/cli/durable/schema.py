@@ -1,4 +1,4 @@
-"""``wallaroo-spark apply``, ``delete``, ``get`` and ``describe``: the schema of an application.
+"""``wallaroo-spark apply``, ``delete``, ``get`` and ``describe``: the schema of an application; ``token``: its tokens.
 
 The option that names an application, and the functions that several verbs of its schema share.
 """
@@ -26,7 +26,9 @@ from wallaroo_spark.pipelines.schema.documents import to_document
 from wallaroo_spark.texts import count, day_and_clock, hint
 
 if TYPE_CHECKING:
+    from wallaroo_spark.gateway.tokens import KeptToken, TokenStore
     from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
+
 
 _SIGNS = {"created": ("+", "green"), "changed": ("~", "yellow"), "deleted": ("-", "red"), "unchanged": ("=", None)}
 
@@ -341,3 +343,81 @@ def _without_none(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _without_none(inner) for name, inner in value.items() if inner is not None}
     return [_without_none(inner) for inner in value] if isinstance(value, list) else value
+
+
+@click.group()
+def token() -> None:
+    """Create, list and revoke the tokens of an application."""
+
+
+@verb(token)
+def create(name: str, *, app: AppOptions, as_json: Json = False) -> None:
+    """Create a token with the permissions and the time to live of the Token NAME of the schema, and print it.
+
+    It is shown once and kept as a hash. Gateways accept it within the length of a lease.
+
+    Options:
+        --json: Print one line of JSON.
+
+    Examples:
+        wallaroo-spark token create shop-web --app ./shop
+    """
+    declared: Any = one_object(app.stored(), "Token", name)
+    text, kept = _tokens(app).create(declared, time.time())
+    print_result(as_json, {**_token_values(kept), "token": text}, text)
+    if not as_json:
+        until = "it does not expire" if kept.expires_at is None else f"valid until {day_and_clock(kept.expires_at)}"
+        click.echo(f"Token {kept.id} of {kept.name}, {until}. It is shown only here.", err=True)
+
+
+@verb(token, "list")
+def list_tokens(*, app: AppOptions, as_json: Json = False) -> None:
+    """List the tokens of the application, the oldest first, without their secrets.
+
+    Options:
+        --json: Print one line of JSON.
+
+    Examples:
+        wallaroo-spark token list --app ./shop
+    """
+    now = time.time()
+    found = list(_tokens(app).list().values())
+    columns: Columns[KeptToken] = {
+        "id": lambda one: one.id,
+        "name": lambda one: one.name,
+        "state": lambda one: _token_state(one, now),
+        "created": lambda one: day_and_clock(one.created_at),
+        "expires": lambda one: "never" if one.expires_at is None else day_and_clock(one.expires_at),
+    }
+    values = {"tokens": [{**_token_values(one), "state": _token_state(one, now)} for one in found]}
+    print_rows(as_json, values, columns, found, "There are no tokens.")
+
+
+@verb(token)
+def revoke(id_: Annotated[str, "ID"], *, app: AppOptions, as_json: Json = False) -> None:
+    """Revoke the token with this ID, for ever. Gateways refuse it within the length of a lease.
+
+    Options:
+        --json: Print one line of JSON.
+
+    Examples:
+        wallaroo-spark token revoke 0123456789abcdef --app ./shop
+    """
+    kept = _tokens(app).revoke(id_)
+    print_result(as_json, {**_token_values(kept), "state": "revoked"}, f"Token {kept.id} of {kept.name} is revoked.")
+
+
+def _tokens(app: AppOptions) -> TokenStore:
+    from wallaroo_spark.gateway.tokens import TokenStore
+
+    return TokenStore(app.existing())
+
+
+def _token_values(one: KeptToken) -> dict[str, object]:
+    return {"id": one.id, "name": one.name, "createdAt": one.created_at, "expiresAt": one.expires_at}
+
+
+def _token_state(one: KeptToken, now: float) -> str:
+    if one.revoked:
+        return "revoked"
+    return "expired" if one.expires_at is not None and now >= one.expires_at else "valid"

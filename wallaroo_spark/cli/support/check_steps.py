@@ -16,9 +16,10 @@ from urllib.parse import urlsplit
 from pyarrow import fs
 
 from wallaroo_spark.checkpoint import CheckpointFiles
-from wallaroo_spark.cli.check import executors
-from wallaroo_spark.cli.check.findings import Finding, note, ok, problem
+from wallaroo_spark.cli.common import ATTEMPTS
 from wallaroo_spark.cli.receive.config import ReceiveConfig
+from wallaroo_spark.cli.support import executors
+from wallaroo_spark.cli.support.findings import Finding, note, ok, problem
 from wallaroo_spark.errors import TransportError, WallarooError
 from wallaroo_spark.extras import command
 from wallaroo_spark.inner.client import Trust
@@ -36,8 +37,6 @@ from wallaroo_spark.texts import count
 from wallaroo_spark.transport import format_address, tls
 from wallaroo_spark.transport.binding import bind
 
-ATTEMPTS = 2
-"""Attempts to reach the registry: few, because a person waits for the answer."""
 LOCK_SECONDS = 10.0
 """How long the lock of the check lasts if the check dies."""
 CLOCK_SECONDS = 1.0
