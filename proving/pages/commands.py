@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import click
 
-from wallaroo_spark.cli.defaults import VARIABLES
-from wallaroo_spark.cli.main import cli
+from wallaroo_spark.cli.main import VARIABLES, cli
 
 HEAD = """\
 # The command line

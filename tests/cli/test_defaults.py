@@ -9,8 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.cli.conftest import COOKIE, Desk
-from wallaroo_spark.cli.defaults import config_file
-from wallaroo_spark.cli.main import cli
+from wallaroo_spark.cli.main import cli, config_file
 
 PROFILES = """
 context = "first"

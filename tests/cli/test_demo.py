@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from wallaroo_spark.cli.demo import job
-from wallaroo_spark.cli.demo.command import demo, plan_senders
-from wallaroo_spark.cli.demo.job import SHOPS, Reconciliation, line_ends, reconcile, write_orders
+from wallaroo_spark.cli.tools import demo_job as job
+from wallaroo_spark.cli.tools.demo import demo, plan_senders
+from wallaroo_spark.cli.tools.demo_job import SHOPS, Reconciliation, line_ends, reconcile, write_orders
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,7 +25,7 @@ CLEAN = {"lost": 0, "repeated": 0}
 
 
 def run_demo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from wallaroo_spark.cli.demo.command import demo; demo()", *arguments, "--json"]
+    command = [sys.executable, "-c", "from wallaroo_spark.cli.tools.demo import demo; demo()", *arguments, "--json"]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280, check=False)
 
 

@@ -16,8 +16,8 @@ from click.testing import CliRunner
 
 from tests.cli.conftest import PROGRAM
 from tests.waiting import SECONDS
-from wallaroo_spark.cli.demo.dev import _Batches, _View, _Watcher
 from wallaroo_spark.cli.main import cli
+from wallaroo_spark.cli.tools.dev import _Batches, _View, _Watcher
 from wallaroo_spark.connector import BlockingConnector
 from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.protocol import DRAFT_BE, Error, Hello, Notify, Ok

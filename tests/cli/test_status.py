@@ -14,7 +14,7 @@ from tests.worker.running import TOKEN as WORKERS_TOKEN
 from tests.worker.running import fleet
 from wallaroo_spark.cli.main import cli
 from wallaroo_spark.inner.client import status_token
-from wallaroo_spark.observe.faces.as_json import from_json
+from wallaroo_spark.observe.faces.records import from_json
 from wallaroo_spark.pubsub.topic_catalog import PublisherProgress, TopicCatalog, TopicRecord, leases_of
 from wallaroo_spark.registry import NO_QUERY
 

@@ -10,7 +10,7 @@ import pytest
 from tests.observe.application_samples import NOW, base, gauges, queue, status
 from wallaroo_spark.codes import ENTRIES, titles
 from wallaroo_spark.observe.application import ApplicationStatus, GatewayStatus
-from wallaroo_spark.observe.faces.as_json import record_from_json, record_to_json
+from wallaroo_spark.observe.faces.records import record_from_json, record_to_json
 from wallaroo_spark.observe.published import GaugeSum
 from wallaroo_spark.observe.receiver import QueryStatus
 

@@ -67,7 +67,7 @@ from proving.pages.metrics import metrics_page
 from wallaroo_spark.observe.faces import terminal
 from wallaroo_spark.observe.collect import slot_of
 from wallaroo_spark.observe.faces.metrics import APPLICATION_METRICS
-from wallaroo_spark.observe.faces.as_json import record_from_json, record_to_json
+from wallaroo_spark.observe.faces.records import record_from_json, record_to_json
 from wallaroo_spark.observe.faces.metrics import METRICS, Facts
 from wallaroo_spark.observe.faces.page import application_document, document
 from wallaroo_spark.observe.faces.metrics import exposition

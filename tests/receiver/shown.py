@@ -27,7 +27,7 @@ from tests.conftest import LOCAL_SPARK
 from tests.receiver.support import Feeders, addresses, numbered
 from tests.waiting import SECONDS
 from wallaroo_spark import Receiver
-from wallaroo_spark.observe.faces.as_json import to_json
+from wallaroo_spark.observe.faces.records import to_json
 
 PAGES = ("jobs/", "stages/", "storage/", "environment/", "executors/", "SQL/", "StreamingQuery/")
 MOST_PAGES = 60

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from wallaroo_spark.runtime.logs import HIDDEN, LineFormatter, LogSettings, least_level, secrets_of
+from wallaroo_spark.runtime.python_tasks import HIDDEN, LineFormatter, LogSettings, least_level, secrets_of
 
 PROGRAM = """
 import logging, sys
-from wallaroo_spark.runtime.logs import LogSettings, log_to_stderr
+from wallaroo_spark.runtime.python_tasks import LogSettings, log_to_stderr
 log_to_stderr(LogSettings("orders", "warning", "text"), 1)
 log_to_stderr(LogSettings("orders", sys.argv[1], sys.argv[2], ("hush-hush",)), 3)
 log = logging.getLogger("wallaroo_spark.worker")

@@ -20,7 +20,7 @@ from wallaroo_spark.observe import published
 from wallaroo_spark.observe.application import ApplicationStatus
 from wallaroo_spark.observe.collect import Question, RegistryCollector
 from wallaroo_spark.observe.faces import terminal
-from wallaroo_spark.observe.faces.as_json import record_to_json, to_json
+from wallaroo_spark.observe.faces.records import record_to_json, to_json
 from wallaroo_spark.observe.receiver import ReceiverStatus, StreamStatus, TopicStatus
 from wallaroo_spark.observe.record import History
 from wallaroo_spark.observe.surroundings import may_not_list, sinks_in, topics_in

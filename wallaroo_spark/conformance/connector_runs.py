@@ -17,8 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from wallaroo_spark.conformance.checks import Mismatch, NotApplicableError, shown
-from wallaroo_spark.conformance.wire import CheckedSession, Wire
+from wallaroo_spark.conformance.checks import CheckedSession, Mismatch, NotApplicableError, Wire, shown
 from wallaroo_spark.errors import printable
 from wallaroo_spark.protocol import (
     NOTHING_PROCESSED,

@@ -14,8 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from wallaroo_spark.conformance.checks import Mismatch, shown
-from wallaroo_spark.conformance.wire import CheckedSession, Wire, error_of
+from wallaroo_spark.conformance.checks import CheckedSession, Mismatch, Wire, error_of, shown
 from wallaroo_spark.errors import printable
 from wallaroo_spark.protocol import (
     Ack,

@@ -19,7 +19,7 @@ from typing import Any, Self
 from wallaroo_spark.errors import RegistryError, TransportError
 from wallaroo_spark.inner.client import Trust, WorkerClient
 from wallaroo_spark.observe.causes import with_causes
-from wallaroo_spark.observe.faces.as_json import SCHEMA, record_from_json, record_to_json
+from wallaroo_spark.observe.faces.records import SCHEMA, record_from_json, record_to_json
 from wallaroo_spark.observe.receiver import (
     DOOR_REFUSED,
     DoorStatus,

@@ -28,7 +28,7 @@ from wallaroo_spark.observe.application import (
     StageStatus,
 )
 from wallaroo_spark.observe.causes import with_cause
-from wallaroo_spark.observe.faces.as_json import SCHEMA, record_from_json, record_to_json
+from wallaroo_spark.observe.faces.records import SCHEMA, record_from_json, record_to_json
 from wallaroo_spark.observe.figures import figures
 from wallaroo_spark.registry import application_registry
 from wallaroo_spark.sidecar.folder import SidecarFolder

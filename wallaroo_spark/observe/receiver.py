@@ -3,7 +3,7 @@
 :class:`ReceiverStatus` is one snapshot. It holds slots, connector instances and streams as flat tuples; where there are
 very many, it holds those that wait longest and buffer most, and :class:`Totals` counts all. Times are seconds since
 1970 UTC, ages and durations are seconds. Ages are measured where the fact is known, so clocks that differ do not change
-them. :mod:`.faces.as_json` converts a snapshot to and from JSON. Source: ``docs/status.md``.
+them. :mod:`.faces.records` converts a snapshot to and from JSON. Source: ``docs/status.md``.
 """
 
 from __future__ import annotations

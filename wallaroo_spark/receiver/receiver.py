@@ -29,7 +29,7 @@ from wallaroo_spark.observe.collect import (
     Question,
     ReceiverFacts,
 )
-from wallaroo_spark.observe.faces.frames import metrics_frame, streams_frame
+from wallaroo_spark.observe.faces.records import metrics_frame, streams_frame
 from wallaroo_spark.observe.receiver import QueryStatus, ReceiverStatus
 from wallaroo_spark.observe.server.driver_pages import (
     LAST_LOOK_SECONDS,
@@ -54,8 +54,8 @@ from wallaroo_spark.receiver.traces import require as require_traces
 from wallaroo_spark.registry import NO_QUERY, Registry
 from wallaroo_spark.runtime import spark_checks
 from wallaroo_spark.runtime.handle import STANDBY, DriverHandle
-from wallaroo_spark.runtime.logs import LogSettings, least_level, log_to_stderr, secrets_of
 from wallaroo_spark.runtime.long_jobs import Work
+from wallaroo_spark.runtime.python_tasks import LogSettings, least_level, log_to_stderr, secrets_of
 from wallaroo_spark.source import Secrets, forget, load, register
 from wallaroo_spark.worker.listening import ports
 from wallaroo_spark.worker.service import WorkerSetup

@@ -30,8 +30,14 @@ from wallaroo_spark.inner.client import Trust
 from wallaroo_spark.options import Options, resolve_secret
 from wallaroo_spark.references import Leaving, PlannedRange, References, StreamKey, merge, ranges, slot_of_ephemeral
 from wallaroo_spark.registry import NO_QUERY, QUERY_STARTS, Registry
-from wallaroo_spark.runtime.logs import LogSettings, least_level, log_to_stderr, secrets_of
-from wallaroo_spark.runtime.python_tasks import TASK_PROCESS, without_collections
+from wallaroo_spark.runtime.python_tasks import (
+    TASK_PROCESS,
+    LogSettings,
+    least_level,
+    log_to_stderr,
+    secrets_of,
+    without_collections,
+)
 from wallaroo_spark.sidecar.plan_files import PlanFiles, local_checkpoint, plans_at
 from wallaroo_spark.source.available_now import AvailableNow
 from wallaroo_spark.source.fleet_view import FleetView

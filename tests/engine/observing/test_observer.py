@@ -16,8 +16,8 @@ from tests.streams.samples import records
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.engine.observing.observer import Observer
 from wallaroo_spark.observe.application import ApplicationStatus, KeyGauges, PartitionState, PipelineStatus, StageStatus
-from wallaroo_spark.observe.faces.as_json import record_to_json
 from wallaroo_spark.observe.faces.metrics import APPLICATION_METRICS
+from wallaroo_spark.observe.faces.records import record_to_json
 from wallaroo_spark.observe.published import GaugeFile, in_folder
 from wallaroo_spark.observe.server.driver_pages import ApplicationPage
 from wallaroo_spark.observe.server.page_server import PageAddress

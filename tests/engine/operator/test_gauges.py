@@ -13,7 +13,7 @@ from tests.pipelines.controller.one_key import BEGINNING, SHIPMENTS, fulfil, rep
 from wallaroo_spark.engine.operator.gauges import turn_gauges
 from wallaroo_spark.engine.operator.rows import output_rows
 from wallaroo_spark.observe.application import GroupStatus, KeyGauges, PartitionState, PipelineStatus, StageStatus
-from wallaroo_spark.observe.faces.as_json import record_from_json
+from wallaroo_spark.observe.faces.records import record_from_json
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.plans import StagePlan

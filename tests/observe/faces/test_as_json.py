@@ -9,7 +9,7 @@ import pytest
 
 from tests.observe.snapshots import instance, receiver, slot, stream
 from wallaroo_spark.observe.causes import with_causes
-from wallaroo_spark.observe.faces.as_json import from_json, to_json
+from wallaroo_spark.observe.faces.records import from_json, to_json
 from wallaroo_spark.observe.receiver import (
     PartitionStatus,
     QueryStatus,

@@ -21,7 +21,7 @@ from urllib.parse import quote, unquote
 from wallaroo_spark.cli.common import reason_of
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.options import is_reference, resolve_secret
-from wallaroo_spark.runtime.logs import HIDDEN, hide, secrets_of
+from wallaroo_spark.runtime.python_tasks import HIDDEN, hide, secrets_of
 
 _NAMES = r"secret|passw|passphrase|token|cookie|credential|access[._-]?key|private[._-]?key|api[._-]?key|authorization"
 _SECRET_NAME = re.compile(_NAMES, re.IGNORECASE)

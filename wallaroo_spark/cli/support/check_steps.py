@@ -18,7 +18,7 @@ from pyarrow import fs
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.cli.common import ATTEMPTS
 from wallaroo_spark.cli.receive.config import ReceiveConfig
-from wallaroo_spark.cli.support import executors
+from wallaroo_spark.cli.support import findings
 from wallaroo_spark.cli.support.findings import Finding, note, ok, problem
 from wallaroo_spark.errors import TransportError, WallarooError
 from wallaroo_spark.extras import command
@@ -218,10 +218,10 @@ def tasks(spark: Any, options: Options, url: str) -> Iterator[Finding]:
     extras = {door.package: door.extra for door in checks.asked_doors(options)}
     if options.quic:
         extras["aioquic"] = "quic"
-    answers = executors.ask(spark, options.workers + 1, url, options.receiver, (*executors.PACKAGES, *extras))
+    answers = findings.ask(spark, options.workers + 1, url, options.receiver, (*findings.PACKAGES, *extras))
     ended = time.time()
     hosts = ", ".join(sorted({str(one["host"]) for one in answers}))
-    here = executors.look("", "")
+    here = findings.look("", "")
     found = 0
     for one in answers:
         for text in _wrong(one, here, extras):
@@ -250,7 +250,7 @@ def _wrong(one: Mapping[str, Any], here: Mapping[str, Any], extras: Mapping[str,
         if not version:
             extra = extras.get(name, "worker")
             yield f"{name} is not installed for Python {one['python']}; run there: {command([extra])}"
-        elif name == "wallaroo-spark" and len({version, here["packages"][name]} - {executors.PRESENT}) > 1:
+        elif name == "wallaroo-spark" and len({version, here["packages"][name]} - {findings.PRESENT}) > 1:
             yield f"{name} is {version}, and this driver has {here['packages'][name]}; install the same version"
     if one["registry"]:
         yield f"it does not reach the registry: {one['registry']}"

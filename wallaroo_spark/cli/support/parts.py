@@ -125,7 +125,7 @@ def statuses(place: Deployment, miss: Miss) -> dict[str, dict[str, Any]]:
 
 def topics(registry: str) -> list[Any]:
     """The running topics of a registry."""
-    from wallaroo_spark.observe.faces.as_json import record_to_json
+    from wallaroo_spark.observe.faces.records import record_to_json
     from wallaroo_spark.observe.surroundings import topics_in
 
     return [record_to_json(one) for one in topics_in(registry, ATTEMPTS)]
@@ -133,7 +133,7 @@ def topics(registry: str) -> list[Any]:
 
 def sinks(checkpoint: str) -> list[Any]:
     """The transactional sinks of the query with this checkpoint."""
-    from wallaroo_spark.observe.faces.as_json import record_to_json
+    from wallaroo_spark.observe.faces.records import record_to_json
     from wallaroo_spark.observe.surroundings import sinks_in
 
     return [record_to_json(one) for one in sinks_in(checkpoint)]

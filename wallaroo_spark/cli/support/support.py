@@ -15,7 +15,7 @@ from typing import Annotated
 import click
 
 from wallaroo_spark.cli.common import print_result
-from wallaroo_spark.cli.defaults import config_file
+from wallaroo_spark.cli.main import config_file
 from wallaroo_spark.cli.support import parts
 from wallaroo_spark.cli.support.archive import Bundle, Cleaner, names_secret
 from wallaroo_spark.cli.support.check import findings

@@ -43,8 +43,8 @@ from wallaroo_spark.registry import Registry, application_registry
 from wallaroo_spark.runtime import spark_checks
 from wallaroo_spark.runtime.handle import DriverHandle
 from wallaroo_spark.runtime.job_errors import in_short, is_slow_start
-from wallaroo_spark.runtime.logs import LogSettings, least_level, log_to_stderr, secrets_of
 from wallaroo_spark.runtime.long_jobs import JobRecord, Work
+from wallaroo_spark.runtime.python_tasks import LogSettings, least_level, log_to_stderr, secrets_of
 from wallaroo_spark.settings import takes_settings
 from wallaroo_spark.sidecar.task_access import require_reach
 from wallaroo_spark.storage.locations import for_tasks

@@ -8,7 +8,7 @@ from typing import Any
 
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.runtime.listening import check_listening, listen_rows
-from wallaroo_spark.runtime.logs import FORMATS, LEVELS
+from wallaroo_spark.runtime.python_tasks import FORMATS, LEVELS
 from wallaroo_spark.settings import Kind, check_all, row, setting
 
 KEEP = 64

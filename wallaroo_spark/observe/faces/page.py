@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from wallaroo_spark.observe.application import GatewayStatus, GroupStatus, PartitionState, PipelineStatus, StageStatus
 from wallaroo_spark.observe.causes import is_failing
-from wallaroo_spark.observe.faces.as_json import SCHEMA, record_to_json, to_json
+from wallaroo_spark.observe.faces.records import SCHEMA, record_to_json, to_json
 from wallaroo_spark.observe.figures import columns, figures
 from wallaroo_spark.observe.receiver import DoorStatus, InstanceStatus, SlotStatus, StreamStatus
 from wallaroo_spark.observe.record import ApplicationRecord, Rate, RunRecord

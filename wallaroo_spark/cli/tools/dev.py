@@ -111,8 +111,8 @@ def up(
 
 
 def _run(home: Path, listen: str, options: dict[str, str], view: _View, watcher: _Watcher, signals: Signals) -> None:
-    from wallaroo_spark.cli.demo.job import make_session
     from wallaroo_spark.cli.receive.running import failed_query
+    from wallaroo_spark.cli.tools.demo_job import make_session
     from wallaroo_spark.receiver import Receiver
 
     host, port = listen_address(listen)

@@ -35,7 +35,7 @@ from wallaroo_spark.event_loop import BackgroundTasks, LoopThread
 from wallaroo_spark.texts import count
 
 if TYPE_CHECKING:
-    from wallaroo_spark.cli.demo.job import CountingSink, Reconciliation
+    from wallaroo_spark.cli.tools.demo_job import CountingSink, Reconciliation
     from wallaroo_spark.observe.receiver import ReceiverStatus
     from wallaroo_spark.receiver import Receiver
 
@@ -79,7 +79,7 @@ def demo(
         wallaroo-spark demo --kill-worker
         wallaroo-spark demo orders.jsonl returns.jsonl --output out
     """
-    from wallaroo_spark.cli.demo import job
+    from wallaroo_spark.cli.tools import demo_job as job
 
     folder = output.resolve()
     job.clear(folder)
@@ -109,7 +109,7 @@ def _prepare(
     kill_worker: bool,
     certificate: tuple[str, str] | None,
 ) -> DemoPlan:
-    from wallaroo_spark.cli.demo.job import line_ends, write_orders
+    from wallaroo_spark.cli.tools.demo_job import line_ends, write_orders
 
     made = not files
     if made:
@@ -189,7 +189,7 @@ def _kill_a_worker(receiver: Receiver) -> str:
 
 def _check(console: Console, plan: DemoPlan, spark: Any, sink: CountingSink) -> tuple[Reconciliation, bool]:
     """Compare the rows in the Parquet files with the lines of the sent files, and the totals of both."""
-    from wallaroo_spark.cli.demo import job
+    from wallaroo_spark.cli.tools import demo_job as job
 
     console.print("reading files and Parquet again to reconcile them …")
     acknowledged = {file: sender.acknowledged.get(file, -1) for sender in plan.senders for file in sender.files}

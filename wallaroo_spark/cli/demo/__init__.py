@@ -1,1 +1,0 @@
-"""``wallaroo-spark demo``: orders or files are sent, written as Parquet, and compared with the input."""

@@ -1,0 +1,1 @@
+"""Tools for authors of connectors: ``dev``, ``capture``, ``decode``, ``replay`` and ``conformance``; and ``demo``."""

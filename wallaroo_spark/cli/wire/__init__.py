@@ -1,1 +1,0 @@
-"""The verbs for tools on the wire: ``capture``, ``decode`` and ``replay``."""
