@@ -38,7 +38,7 @@ from wallaroo_spark.pipelines.schema.names import ObjectKey
 from wallaroo_spark.pipelines.schema.store import SchemaStore
 from wallaroo_spark.registry import EmbeddedRedis, Registry, application_registry
 from wallaroo_spark.runtime.service import ServiceThread, Tenancy
-from wallaroo_spark.streams.inbox.reader import InboxReader
+from wallaroo_spark.streams.inbox import InboxReader
 from wallaroo_spark.streams.rows import OutputKind
 
 KEY = PartitionKey("shop/orders", 0)

@@ -21,8 +21,7 @@ from wallaroo_spark.pipelines.schema.store import SchemaStore
 from wallaroo_spark.sinks.interface import Transaction
 from wallaroo_spark.sinks.stores import stream as module
 from wallaroo_spark.sinks.stores.stream import StreamSink
-from wallaroo_spark.streams.inbox import InboxReader
-from wallaroo_spark.streams.inbox.names import InboxPosition
+from wallaroo_spark.streams.inbox import InboxPosition, InboxReader
 
 Make = Callable[..., StreamSink]
 

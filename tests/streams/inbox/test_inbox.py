@@ -17,8 +17,8 @@ from wallaroo_spark.errors import CheckpointError, ConfigurationError
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.sidecar.folder import SidecarFolder
 from wallaroo_spark.steps import AnyStep, InboxStep, at_each
+from wallaroo_spark.streams import inbox as writing
 from wallaroo_spark.streams.inbox import InboxFile, InboxPosition, InboxReader, InboxWriter
-from wallaroo_spark.streams.inbox import writer as writing
 from wallaroo_spark.streams.rows import INPUT
 
 KEY, OTHER = PartitionKey("shop/orders", 0), PartitionKey("shop/orders", 1)

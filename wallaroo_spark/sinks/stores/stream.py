@@ -43,9 +43,19 @@ from wallaroo_spark.sinks.stores.staged_rows import StagedRows, explained, trans
 from wallaroo_spark.sinks.writer import BatchWriter, transactional
 from wallaroo_spark.steps import SinkStep, passed
 from wallaroo_spark.storage.locations import Location, for_tasks, session
-from wallaroo_spark.streams.inbox import DRIVER, SINK, InboxFile, InboxReader, positions_in
-from wallaroo_spark.streams.inbox.names import claim_name, claimed, generation_folders, generation_name, origin_of
-from wallaroo_spark.streams.inbox.writer import received_rows
+from wallaroo_spark.streams.inbox import (
+    DRIVER,
+    SINK,
+    InboxFile,
+    InboxReader,
+    claim_name,
+    claimed,
+    generation_folders,
+    generation_name,
+    origin_of,
+    positions_in,
+    received_rows,
+)
 from wallaroo_spark.streams.places import INBOX, checkpoint_of
 
 if TYPE_CHECKING:
