@@ -13,7 +13,7 @@ from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.storage.locations import Location
 from wallaroo_spark.streams.batch_outputs import BatchOutputs, manifest_of, write_outputs
 from wallaroo_spark.streams.rows import as_events
-from wallaroo_spark.streams.tables.stream_table import TableReader
+from wallaroo_spark.streams.stream_table import TableReader
 
 
 class ApplicationFiles:

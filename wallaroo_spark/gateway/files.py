@@ -24,7 +24,7 @@ from wallaroo_spark.storage.locations import Location, within
 from wallaroo_spark.streams.batch_outputs import BatchOutputs
 from wallaroo_spark.streams.inbox import InboxWriter, positions_in
 from wallaroo_spark.streams.places import CHECKPOINT
-from wallaroo_spark.streams.tables.stream_table import TableReader
+from wallaroo_spark.streams.stream_table import TableReader
 
 T = TypeVar("T")
 Message = tuple[Instruction, tuple[CloudEvent, ...] | None]

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from wallaroo_spark.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from wallaroo_spark.streams.tables.dataframes import follow_stream, read_history, read_instances, read_stream
+    from wallaroo_spark.streams.dataframes import follow_stream, read_history, read_instances, read_stream
 
 __all__ = ["follow_stream", "read_history", "read_instances", "read_stream"]
 
-_HOMES = {"wallaroo_spark.streams.tables.dataframes": __all__}
+_HOMES = {"wallaroo_spark.streams.dataframes": __all__}
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES, dict.fromkeys(__all__, ("spark", "pipelines")))

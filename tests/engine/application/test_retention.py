@@ -11,7 +11,7 @@ from wallaroo_spark.pipelines.controller.stored.encoding import decode
 from wallaroo_spark.pipelines.schema.declarations import StreamDeclaration
 from wallaroo_spark.pipelines.schema.store import StoredSchema
 from wallaroo_spark.streams.inbox import InboxPosition, InboxReader
-from wallaroo_spark.streams.tables.mover import TableMover
+from wallaroo_spark.streams.mover import TableMover
 
 KEPT = StreamDeclaration(name="kept", namespace="shop")
 SHORT = StreamDeclaration(name="short", namespace="shop", partitions=2, ttl=60.0)

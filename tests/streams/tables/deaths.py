@@ -21,8 +21,8 @@ from typing import Any
 from tests.streams.application import ApplicationFiles, some_batches
 from tests.streams.samples import GONE, ORDERS, forgotten, records
 from wallaroo_spark.sidecar import durable
-from wallaroo_spark.streams.tables.delta import DeltaLogs
-from wallaroo_spark.streams.tables.mover import TableMover
+from wallaroo_spark.streams.delta import DeltaLogs
+from wallaroo_spark.streams.mover import TableMover
 
 MOST = 200
 DURABLE = ("make_folder", "write_file", "replace", "delete_file", "sync")

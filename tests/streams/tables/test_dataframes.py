@@ -19,10 +19,10 @@ from wallaroo_spark.pipelines.schema.applying import apply_files
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.pipelines.schema.store import SchemaStore
 from wallaroo_spark.sidecar.task_access import as_arrow_stream
+from wallaroo_spark.streams.dataframes import TABLE_DDL
+from wallaroo_spark.streams.mover import TableMover
 from wallaroo_spark.streams.places import table_of
 from wallaroo_spark.streams.rows import HISTORY_DDL, OutputKind, as_rows
-from wallaroo_spark.streams.tables.dataframes import TABLE_DDL
-from wallaroo_spark.streams.tables.mover import TableMover
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,10 +16,10 @@ from tests.streams.samples import ORDERS, forgotten, records
 from tests.waiting import SECONDS
 from wallaroo_spark.errors import CheckpointError, ConfigurationError
 from wallaroo_spark.storage.locations import PortableLocation
+from wallaroo_spark.streams import delta
+from wallaroo_spark.streams.delta import DeltaLogs
+from wallaroo_spark.streams.mover import TableMover
 from wallaroo_spark.streams.rows import as_events
-from wallaroo_spark.streams.tables import delta
-from wallaroo_spark.streams.tables.delta import DeltaLogs
-from wallaroo_spark.streams.tables.mover import TableMover
 
 
 @pytest.fixture

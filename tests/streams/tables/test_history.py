@@ -12,9 +12,9 @@ from tests.streams.application import ApplicationFiles
 from tests.streams.samples import NOON, rows_of
 from wallaroo_spark.cli.durable.pipelines import newest_instances
 from wallaroo_spark.errors import CheckpointError
+from wallaroo_spark.streams.mover import HistoryExpiry, TableMover
 from wallaroo_spark.streams.rows import OutputKind
-from wallaroo_spark.streams.tables.mover import HistoryExpiry, TableMover
-from wallaroo_spark.streams.tables.table_files import TableFolders
+from wallaroo_spark.streams.table_files import TableFolders
 
 
 class History:

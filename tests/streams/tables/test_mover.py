@@ -15,8 +15,8 @@ from tests.waiting import SECONDS
 from wallaroo_spark.errors import CheckpointError
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.streams.batch_outputs import BatchOutputs, Manifest, OutputFile
+from wallaroo_spark.streams.mover import MovePlan, TableMover, plan_moves
 from wallaroo_spark.streams.rows import OutputKind
-from wallaroo_spark.streams.tables.mover import MovePlan, TableMover, plan_moves
 
 BEGAN = {"pipeline": "shop/fulfil", "partition": 0, "instance": 1, "kind": "began", "at": 0}
 EVERYTHING = [

@@ -13,8 +13,8 @@ from tests.streams.application import StreamTable, sealed
 from tests.streams.samples import ORDERS, event, records
 from wallaroo_spark.storage.locations import PortableLocation, open_location
 from wallaroo_spark.streams.batch_outputs import BatchOutputs
-from wallaroo_spark.streams.tables.delta import DeltaLogs
-from wallaroo_spark.streams.tables.mover import TableMover
+from wallaroo_spark.streams.delta import DeltaLogs
+from wallaroo_spark.streams.mover import TableMover
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,9 @@ from tests.streams.application import ApplicationFiles, StreamTable, some_batche
 from tests.streams.samples import ORDERS, event, records
 from wallaroo_spark.errors import CheckpointError
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
+from wallaroo_spark.streams import table_files
 from wallaroo_spark.streams.batch_outputs import BatchOutputs
-from wallaroo_spark.streams.tables import table_files
-from wallaroo_spark.streams.tables.mover import TableMover
+from wallaroo_spark.streams.mover import TableMover
 
 
 @pytest.fixture

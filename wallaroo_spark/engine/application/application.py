@@ -48,9 +48,9 @@ from wallaroo_spark.runtime.python_tasks import LogSettings, least_level, log_to
 from wallaroo_spark.settings import takes_settings
 from wallaroo_spark.sidecar.task_access import require_reach
 from wallaroo_spark.storage.locations import for_tasks
+from wallaroo_spark.streams.delta import DeltaLogs
 from wallaroo_spark.streams.inbox import InboxReader
 from wallaroo_spark.streams.places import checkpoint_of
-from wallaroo_spark.streams.tables.delta import DeltaLogs
 
 log = one_line(logging.getLogger("wallaroo_spark.engine"))
 

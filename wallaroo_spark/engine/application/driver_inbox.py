@@ -16,7 +16,7 @@ from wallaroo_spark.pipelines.schema.declarations import StreamDeclaration
 from wallaroo_spark.pipelines.schema.store import StoredSchema
 from wallaroo_spark.storage.locations import Location
 from wallaroo_spark.streams.inbox import DRIVER, SINK, InboxPosition, InboxReader, InboxWriter
-from wallaroo_spark.streams.tables.mover import TableMover
+from wallaroo_spark.streams.mover import TableMover
 
 
 class DriverInbox:

@@ -15,10 +15,10 @@ from wallaroo_spark.observe.published import GaugeFile
 from wallaroo_spark.pipelines.schema.store import SchemaStore
 from wallaroo_spark.storage.locations import for_tasks
 from wallaroo_spark.streams.batch_outputs import BatchOutputs
+from wallaroo_spark.streams.delta import DeltaLogs
 from wallaroo_spark.streams.inbox import InboxReader
-from wallaroo_spark.streams.tables.delta import DeltaLogs
-from wallaroo_spark.streams.tables.mover import HistoryExpiry, TableMover
-from wallaroo_spark.streams.tables.table_files import TableFolders
+from wallaroo_spark.streams.mover import HistoryExpiry, TableMover
+from wallaroo_spark.streams.table_files import TableFolders
 
 MOVE_BATCHES = 64
 """Batches after which outputs are moved even before their time. It bounds the manifests of one move."""

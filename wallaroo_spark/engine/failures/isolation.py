@@ -36,7 +36,7 @@ from wallaroo_spark.sidecar.folder import SidecarFolder
 from wallaroo_spark.storage.locations import Location
 from wallaroo_spark.streams.inbox import DRIVER
 from wallaroo_spark.streams.places import FAILED, SET_ASIDE
-from wallaroo_spark.streams.tables.stream_table import TableReader
+from wallaroo_spark.streams.stream_table import TableReader
 
 MOST_FOUND = 20
 """The most rows and instances that are looked for in one turn. Each takes some 20 turns."""

@@ -26,7 +26,7 @@ from wallaroo_spark.pipelines.controller.stored.seen_ids import SeenCache
 from wallaroo_spark.runtime.python_tasks import TASK_PROCESS, without_collections
 from wallaroo_spark.storage.locations import Location
 from wallaroo_spark.streams.rows import OUTPUT, OUTPUT_DDL
-from wallaroo_spark.streams.tables.stream_table import TableReader
+from wallaroo_spark.streams.stream_table import TableReader
 
 NOW = "now"
 """The column with the time of the batch: milliseconds since 1970 UTC, from ``current_timestamp()``."""

@@ -37,7 +37,7 @@ from wallaroo_spark.sinks.stores.table_rows import TableShape, WrittenFile, chec
 from wallaroo_spark.sinks.writer import BatchWriter, transactional
 from wallaroo_spark.steps import SinkStep, passed
 from wallaroo_spark.storage.locations import Location, for_tasks, is_local, open_location, session
-from wallaroo_spark.streams.tables.delta import delta_address
+from wallaroo_spark.streams.delta import delta_address
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -25,7 +25,7 @@ from wallaroo_spark.storage.locations import Location, within
 from wallaroo_spark.streams.batch_outputs import BatchOutputs, Manifest, OutputFile
 from wallaroo_spark.streams.places import CHECKPOINT, TABLES
 from wallaroo_spark.streams.rows import OutputKind, as_events
-from wallaroo_spark.streams.tables.table_files import MOVED, PartitionIndex, Place, RowGroups, TableFolders
+from wallaroo_spark.streams.table_files import MOVED, PartitionIndex, Place, RowGroups, TableFolders
 
 _FOLLOWED = 64
 """The most batches that a reader follows; after more, it lists the folder again. The kept batches."""

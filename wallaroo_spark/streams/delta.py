@@ -21,7 +21,7 @@ from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.storage.locations import Location, PortableLocation, open_location
 from wallaroo_spark.streams.places import STREAMS
 from wallaroo_spark.streams.rows import RECORDS
-from wallaroo_spark.streams.tables.table_files import TableFile, TableFolders
+from wallaroo_spark.streams.table_files import TableFile, TableFolders
 
 APPLICATION = "wallaroo_spark"
 """The id of the application in the transactions of the logs."""

@@ -28,10 +28,10 @@ from wallaroo_spark.sidecar import durable
 from wallaroo_spark.sidecar.folder import SidecarFolder
 from wallaroo_spark.storage.locations import Location
 from wallaroo_spark.streams.batch_outputs import BatchOutputs, Manifest, OutputFile, write_parquet
+from wallaroo_spark.streams.delta import DeltaLogs, MovedFile
 from wallaroo_spark.streams.places import TABLES
 from wallaroo_spark.streams.rows import HistoryKind, OutputKind
-from wallaroo_spark.streams.tables.delta import DeltaLogs, MovedFile
-from wallaroo_spark.streams.tables.table_files import MOVED, HistoryFile, TableFile, TableFolders, newest_time
+from wallaroo_spark.streams.table_files import MOVED, HistoryFile, TableFile, TableFolders, newest_time
 
 LARGE_BYTES = 16 << 20
 """The size from which a file is moved as it is, and up to which small files are joined.
