@@ -17,10 +17,10 @@ from wallaroo_spark.cli.durable.stage import plain
 from wallaroo_spark.client import Event
 from wallaroo_spark.client.events import JSON_TYPE, decode_value, encode_value, from_structured
 from wallaroo_spark.columnar.python_values import python_rows, python_values
-from wallaroo_spark.engine.failures.isolation import FailedRows
-from wallaroo_spark.engine.failures.set_aside import FailedRow
+from wallaroo_spark.engine.isolation import FailedRows
 from wallaroo_spark.engine.operator.functions import given_event, payload_of
 from wallaroo_spark.engine.operator.rows import history_batches
+from wallaroo_spark.engine.set_aside import FailedRow
 from wallaroo_spark.errors import SinkError, WallarooError
 from wallaroo_spark.gateway.cloud_events import event_of, to_wire
 from wallaroo_spark.gateway.limits import GatewayLimits

@@ -13,7 +13,7 @@ from wallaroo_spark import Application
 from wallaroo_spark.cli.durable.run import importable_here
 from wallaroo_spark.engine.application import checks
 from wallaroo_spark.engine.application.checks import declared_functions
-from wallaroo_spark.engine.application.schema_watch import AGAIN_SECONDS, SchemaWatch
+from wallaroo_spark.engine.application.housekeeping import AGAIN_SECONDS, SchemaWatch
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.pipelines.schema.declarations import (
     Declaration,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wallaroo_spark.engine.application.driver_inbox import DriverInbox, dismissals, keys_of
+from wallaroo_spark.engine.application.housekeeping import DriverInbox, dismissals, keys_of
 from wallaroo_spark.pipelines.controller.messages.events import GatewayStarted, RecordsExpired
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.controller.stored.encoding import decode

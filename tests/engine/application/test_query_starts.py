@@ -12,7 +12,7 @@ import pytest
 
 from wallaroo_spark.engine import Application
 from wallaroo_spark.engine.application import application as module
-from wallaroo_spark.engine.observing.observer import gateway_status
+from wallaroo_spark.engine.observer import gateway_status
 from wallaroo_spark.errors import PipelineError
 from wallaroo_spark.runtime.long_jobs import JobRecord
 

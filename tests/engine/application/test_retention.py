@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import cast
 
-from wallaroo_spark.engine.application.driver_inbox import DriverInbox, Retention
+from wallaroo_spark.engine.application.housekeeping import DriverInbox, Retention
 from wallaroo_spark.pipelines.controller.messages.events import RecordsExpired
 from wallaroo_spark.pipelines.controller.stored.encoding import decode
 from wallaroo_spark.pipelines.schema.declarations import StreamDeclaration

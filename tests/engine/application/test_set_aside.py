@@ -15,7 +15,7 @@ from wallaroo_spark import read_instances, read_stream
 from wallaroo_spark.cli.main import cli
 from wallaroo_spark.client import Client, Event
 from wallaroo_spark.engine import Application
-from wallaroo_spark.engine.failures.isolation import FailedRows
+from wallaroo_spark.engine.isolation import FailedRows
 from wallaroo_spark.errors import PipelineError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from tests.gateway.shop import SHOP
 from tests.streams.application import ApplicationFiles
 from tests.streams.samples import records
 from wallaroo_spark.checkpoint import CheckpointFiles
-from wallaroo_spark.engine.observing.observer import Observer
+from wallaroo_spark.engine.observer import Observer
 from wallaroo_spark.observe.application import ApplicationStatus, KeyGauges, PartitionState, PipelineStatus, StageStatus
 from wallaroo_spark.observe.faces.metrics import APPLICATION_METRICS
 from wallaroo_spark.observe.faces.records import record_to_json

@@ -11,9 +11,9 @@ import pytest
 from tests.engine.operator.shells import Shell
 from tests.engine.operator.test_turn import UPPER, declared, in_spark, published
 from tests.pipelines.controller.one_key import BEGINNING, ORDERS, REPLY, SHIPMENTS, record
-from wallaroo_spark.engine.failures.isolation import RememberedRuns, failing
-from wallaroo_spark.engine.failures.set_aside import NOTHING, FailedRow, SetAside
+from wallaroo_spark.engine.isolation import RememberedRuns, failing
 from wallaroo_spark.engine.operator.turn import InputRow, take_turn
+from wallaroo_spark.engine.set_aside import NOTHING, FailedRow, SetAside
 from wallaroo_spark.pipelines.controller import instances, partition_log, stages
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from wallaroo_spark.engine.application.schema_watch import SchemaWatch
+from wallaroo_spark.engine.application.housekeeping import SchemaWatch
 from wallaroo_spark.engine.source.inputs import InputFiles
 from wallaroo_spark.engine.source.plan import (
     Calendar,

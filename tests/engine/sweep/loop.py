@@ -25,8 +25,7 @@ import pyarrow as pa
 
 from tests.engine.sweep import points, shop
 from wallaroo_spark.checkpoint import CheckpointFiles
-from wallaroo_spark.engine.application.driver_inbox import DriverInbox, keys_of
-from wallaroo_spark.engine.application.housekeeping import Housekeeping
+from wallaroo_spark.engine.application.housekeeping import DriverInbox, Housekeeping, keys_of
 from wallaroo_spark.engine.application.settings import ApplicationSettings
 from wallaroo_spark.engine.operator.functions import StageFunctions
 from wallaroo_spark.engine.operator.processor import open_tables

@@ -146,8 +146,8 @@ def set_aside(
         wallaroo-spark pipelines set-aside --app ./shop --list
         wallaroo-spark pipelines set-aside --app ./shop --to shop/letters
     """
-    from wallaroo_spark.engine.failures.isolation import FailedRows
-    from wallaroo_spark.engine.failures.isolation import set_aside as set_aside_all
+    from wallaroo_spark.engine.isolation import FailedRows
+    from wallaroo_spark.engine.isolation import set_aside as set_aside_all
 
     folder = app.existing()
     if only_list:

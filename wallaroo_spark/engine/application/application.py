@@ -18,15 +18,13 @@ from typing import Any
 from wallaroo_spark.checkpoint import CheckpointFiles, CommitThread
 from wallaroo_spark.checkpoint.power_loss import forget_torn_files
 from wallaroo_spark.engine.application import checks, query
-from wallaroo_spark.engine.application.driver_inbox import DriverInbox, dismissals
 from wallaroo_spark.engine.application.folder_lock import FolderLock
-from wallaroo_spark.engine.application.housekeeping import Housekeeping
+from wallaroo_spark.engine.application.housekeeping import DriverInbox, Housekeeping, SchemaWatch, dismissals
 from wallaroo_spark.engine.application.query import start_query
-from wallaroo_spark.engine.application.schema_watch import SchemaWatch
 from wallaroo_spark.engine.application.settings import STATUS_PAGE, ApplicationSettings
-from wallaroo_spark.engine.failures.isolation import FailedRows, publish_letters
-from wallaroo_spark.engine.failures.set_aside import SetAside
-from wallaroo_spark.engine.observing.observer import Observer
+from wallaroo_spark.engine.isolation import FailedRows, publish_letters
+from wallaroo_spark.engine.observer import Observer
+from wallaroo_spark.engine.set_aside import SetAside
 from wallaroo_spark.engine.source import InputOffset
 from wallaroo_spark.errors import ConfigurationError, PipelineError, WallarooError, one_line, split_code
 from wallaroo_spark.gateway.service import GatewaySetup

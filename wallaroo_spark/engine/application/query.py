@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from wallaroo_spark.engine.application.settings import ApplicationSettings
-from wallaroo_spark.engine.failures.set_aside import NOTHING, SetAside
 from wallaroo_spark.engine.operator.processor import run_keys
+from wallaroo_spark.engine.set_aside import NOTHING, SetAside
 from wallaroo_spark.engine.source import register
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.runtime import spark_checks

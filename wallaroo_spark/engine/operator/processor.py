@@ -15,11 +15,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessor, StatefulProcessorHandle
 
-from wallaroo_spark.engine.failures.isolation import FailedRows, RememberedRuns, failing
-from wallaroo_spark.engine.failures.set_aside import NOTHING, SetAside
+from wallaroo_spark.engine.isolation import FailedRows, RememberedRuns, failing
 from wallaroo_spark.engine.operator.functions import StageFunctions
 from wallaroo_spark.engine.operator.rows import OutputRow, output_rows
 from wallaroo_spark.engine.operator.turn import FunctionRunner, InputRow, TurnResult, in_order, take_turn
+from wallaroo_spark.engine.set_aside import NOTHING, SetAside
 from wallaroo_spark.errors import CheckpointError, PipelineError
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.controller.stored.seen_ids import SeenCache

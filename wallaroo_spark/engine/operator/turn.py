@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from wallaroo_spark.engine.failures.set_aside import NOTHING, SetAside
+from wallaroo_spark.engine.set_aside import NOTHING, SetAside
 from wallaroo_spark.errors import PipelineError
 from wallaroo_spark.pipelines.controller.context import CallContext
 from wallaroo_spark.pipelines.controller.controller import KeyController

@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from wallaroo_spark.engine.application.driver_inbox import DriverInbox
-from wallaroo_spark.engine.failures.set_aside import FailedRow, SetAside, decoded, records_of
+from wallaroo_spark.engine.application.housekeeping import DriverInbox
 from wallaroo_spark.engine.operator.turn import FunctionRunner, InputRow
+from wallaroo_spark.engine.set_aside import FailedRow, SetAside, decoded, records_of
 from wallaroo_spark.errors import CheckpointError, ConfigurationError, WallarooError, shown_error
 from wallaroo_spark.json_text import json_line
 from wallaroo_spark.pipelines.controller.context import CallContext

@@ -1,1 +1,0 @@
-"""The state of a running application: the gauges of its batches, its snapshots, and the places that have them."""
