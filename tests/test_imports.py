@@ -144,7 +144,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "transport",
         "storage",
         "sidecar",
-        "sinks.two_phase",
+        "sinks.decision_log",
         "pubsub.topic_catalog",
         "streams",
         "worker.buffer",

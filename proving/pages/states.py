@@ -8,7 +8,7 @@ from typing import Any
 from wallaroo_spark.aqueduct.machine.states import MACHINE, RECEIVER, SENDER
 from wallaroo_spark.protocol import REVISIONS, SESSION, SessionState, frame_name
 from wallaroo_spark.protocol.sinks.messages import PHASES
-from wallaroo_spark.sinks.two_phase.states import TRANSACTION
+from wallaroo_spark.sinks.server.journal import TRANSACTION
 
 HEAD = """\
 # Session and stream states

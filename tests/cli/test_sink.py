@@ -19,8 +19,8 @@ from tests.sinks.two_phase.memory import pieces
 from tests.waiting import SECONDS
 from wallaroo_spark.cli import main as program
 from wallaroo_spark.sinks import Prepared, Transaction
-from wallaroo_spark.sinks.remote.connector_sink import ConnectorSink
-from wallaroo_spark.sinks.two_phase.decision_log import DecisionLog
+from wallaroo_spark.sinks.connector_sink import ConnectorSink
+from wallaroo_spark.sinks.decision_log import DecisionLog
 from wallaroo_spark.transport import format_address, parse_address
 
 

@@ -13,7 +13,7 @@ from tests.sinks.two_phase.memory import pieces
 from tests.waiting import SECONDS, eventually
 from wallaroo_spark.errors import SinkError, TransportError
 from wallaroo_spark.sinks import Prepared, Transaction
-from wallaroo_spark.sinks.remote.connector_sink import ConnectorSink
+from wallaroo_spark.sinks.connector_sink import ConnectorSink
 from wallaroo_spark.testing import Proxy, Trouble
 from wallaroo_spark.transport import parse_address
 

@@ -16,9 +16,9 @@ from wallaroo_spark import sinks
 from wallaroo_spark.pubsub import Position, Topic, publish, subscribe
 from wallaroo_spark.receiver import Receiver
 from wallaroo_spark.registry import EmbeddedRedis
+from wallaroo_spark.sinks.decision_log import DecisionLog
 from wallaroo_spark.sinks.interface import Prepared, Transaction
 from wallaroo_spark.sinks.stores.staged_rows import StagedRows
-from wallaroo_spark.sinks.two_phase.decision_log import DecisionLog
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

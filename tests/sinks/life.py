@@ -22,10 +22,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from wallaroo_spark.sinks.coordinator import Coordinator, Vote, vote
+from wallaroo_spark.sinks.decision_log import DecisionLog
 from wallaroo_spark.sinks.interface import Sink
-from wallaroo_spark.sinks.two_phase.coordinator import Coordinator
-from wallaroo_spark.sinks.two_phase.decision_log import DecisionLog
-from wallaroo_spark.sinks.two_phase.vote import Vote, vote
 from wallaroo_spark.steps import at_each
 
 LONGEST_LIFE = 60

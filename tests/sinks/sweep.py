@@ -21,7 +21,7 @@ import pytest
 
 from tests.sinks.life import PARTITIONS, rows_of
 from tests.waiting import SECONDS
-from wallaroo_spark.sinks.two_phase.decision_log import DecisionLog
+from wallaroo_spark.sinks.decision_log import DecisionLog
 from wallaroo_spark.steps import SinkStep
 
 IN_TASKS = (SinkStep.ROWS_HALF_HANDED_OVER, SinkStep.PREPARED)

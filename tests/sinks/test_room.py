@@ -9,7 +9,7 @@ import pytest
 
 from wallaroo_spark import sinks
 
-LIGHT = ["wallaroo_spark.sinks", "wallaroo_spark.sinks.server.sink_server", "wallaroo_spark.sinks.remote.sink_client"]
+LIGHT = ["wallaroo_spark.sinks", "wallaroo_spark.sinks.server.sink_server", "wallaroo_spark.sinks.sink_client"]
 PROGRAM = """
 import importlib, sys
 for name in sys.argv[1:]:

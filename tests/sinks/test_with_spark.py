@@ -22,7 +22,7 @@ from tests.waiting import SECONDS
 from wallaroo_spark import sinks
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.sinks import BatchWriter, Prepared, Transaction, transactional
-from wallaroo_spark.sinks.remote.connector_sink import ConnectorSink
+from wallaroo_spark.sinks.connector_sink import ConnectorSink
 from wallaroo_spark.steps import SinkStep, at_each
 
 

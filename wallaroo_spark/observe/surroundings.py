@@ -12,7 +12,7 @@ from typing import Any
 from wallaroo_spark.errors import RegistryError, WallarooError, one_line
 from wallaroo_spark.observe.receiver import PartitionStatus, SinkStatus, TopicStatus
 from wallaroo_spark.pubsub.topic_catalog import TopicCatalog
-from wallaroo_spark.sinks.two_phase.decision_log import sinks_of
+from wallaroo_spark.sinks.decision_log import sinks_of
 
 log = one_line("wallaroo_spark.receiver")
 

@@ -14,7 +14,7 @@ from wallaroo_spark.lazy_names import lazy_names
 from wallaroo_spark.sinks.interface import Prepared, Sink, Transaction
 
 if TYPE_CHECKING:
-    from wallaroo_spark.sinks.remote.connector_sink import connector
+    from wallaroo_spark.sinks.connector_sink import connector
     from wallaroo_spark.sinks.stores.delta import delta
     from wallaroo_spark.sinks.stores.files import files
     from wallaroo_spark.sinks.stores.iceberg import iceberg
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "wallaroo_spark.sinks.remote.connector_sink": ("connector",),
+    "wallaroo_spark.sinks.connector_sink": ("connector",),
     "wallaroo_spark.sinks.stores.delta": ("delta",),
     "wallaroo_spark.sinks.stores.files": ("files",),
     "wallaroo_spark.sinks.stores.iceberg": ("iceberg",),

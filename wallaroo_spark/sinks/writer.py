@@ -10,10 +10,9 @@ from wallaroo_spark.errors import SinkError, one_line
 from wallaroo_spark.runtime.python_tasks import TASK_PROCESS
 from wallaroo_spark.runtime.spark_checks import classic_context
 from wallaroo_spark.sidecar.task_access import require_reach
+from wallaroo_spark.sinks.coordinator import Coordinator, Vote, vote
+from wallaroo_spark.sinks.decision_log import DecisionLog
 from wallaroo_spark.sinks.interface import Sink, checked_name
-from wallaroo_spark.sinks.two_phase.coordinator import Coordinator
-from wallaroo_spark.sinks.two_phase.decision_log import DecisionLog
-from wallaroo_spark.sinks.two_phase.vote import Vote, vote
 from wallaroo_spark.storage.locations import session
 
 if TYPE_CHECKING:

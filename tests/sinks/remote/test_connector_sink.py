@@ -27,13 +27,12 @@ from wallaroo_spark.protocol.sinks.messages import (
     encode_control,
 )
 from wallaroo_spark.sinks import Prepared, Transaction, connector
-from wallaroo_spark.sinks.remote.connector_sink import ConnectorSink
-from wallaroo_spark.sinks.remote.sink_client import SinkClient
+from wallaroo_spark.sinks.connector_sink import ConnectorSink
+from wallaroo_spark.sinks.coordinator import Coordinator, Vote, vote
+from wallaroo_spark.sinks.decision_log import DecisionLog
 from wallaroo_spark.sinks.server.output_directory import HIDDEN
 from wallaroo_spark.sinks.settings import ConnectionSettings
-from wallaroo_spark.sinks.two_phase.coordinator import Coordinator
-from wallaroo_spark.sinks.two_phase.decision_log import DecisionLog
-from wallaroo_spark.sinks.two_phase.vote import Vote, vote
+from wallaroo_spark.sinks.sink_client import SinkClient
 from wallaroo_spark.transport import connect, parse_address, server_context
 
 

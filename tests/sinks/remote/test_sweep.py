@@ -12,7 +12,7 @@ import pytest
 from proving.ports import lasting_port
 from tests.sinks.server.serving import shown
 from tests.sinks.sweep import CASES, IN_THE_SERVER, Case, Lives, Subject, sweep
-from wallaroo_spark.sinks.remote.connector_sink import ConnectorSink
+from wallaroo_spark.sinks.connector_sink import ConnectorSink
 from wallaroo_spark.sinks.server.output_directory import OutputDirectory
 from wallaroo_spark.sinks.server.sink_server import SinkServer
 from wallaroo_spark.transport import serve

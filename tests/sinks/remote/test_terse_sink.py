@@ -21,12 +21,11 @@ from tests.sinks.two_phase.memory import partition_rows, pieces
 from tests.waiting import POLL_SECONDS, SECONDS, eventually
 from wallaroo_spark.errors import SinkError, TransportError
 from wallaroo_spark.sinks import Transaction
-from wallaroo_spark.sinks.remote.connector_sink import ConnectorSink
-from wallaroo_spark.sinks.remote.sink_client import SinkClient
+from wallaroo_spark.sinks.connector_sink import ConnectorSink
+from wallaroo_spark.sinks.coordinator import Coordinator, Vote, vote
+from wallaroo_spark.sinks.decision_log import DecisionLog
 from wallaroo_spark.sinks.settings import ConnectionSettings
-from wallaroo_spark.sinks.two_phase.coordinator import Coordinator
-from wallaroo_spark.sinks.two_phase.decision_log import DecisionLog
-from wallaroo_spark.sinks.two_phase.vote import Vote, vote
+from wallaroo_spark.sinks.sink_client import SinkClient
 from wallaroo_spark.steps import SinkStep, at_each
 
 ME = "tests.sinks.remote.test_terse_sink"

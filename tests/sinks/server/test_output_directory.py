@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from wallaroo_spark.errors import ConfigurationError, SinkError
+from wallaroo_spark.sinks.server.journal import TransactionState
 from wallaroo_spark.sinks.server.output_directory import HIDDEN, OutputDirectory, checked_worker
-from wallaroo_spark.sinks.two_phase.states import TransactionState
 from wallaroo_spark.steps import SinkStep, at_each
 
 

@@ -13,9 +13,9 @@ from wallaroo_spark.sinks.server.journal import (
     LogRecord,
     OutputPart,
     ServerTransactions,
+    TransactionState,
     prepare_record,
 )
-from wallaroo_spark.sinks.two_phase.states import TransactionState
 
 PREPARED, COMMITTED = TransactionState.PREPARED, TransactionState.COMMITTED
 

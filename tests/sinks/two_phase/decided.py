@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wallaroo_spark.sinks.two_phase.decision_log import DecisionLog
+from wallaroo_spark.sinks.decision_log import DecisionLog
 
 
 def decided(checkpoint: Path, name: str, *, finished: bool) -> None:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from wallaroo_spark.errors import SinkError
 from wallaroo_spark.sinks import Prepared, Transaction
-from wallaroo_spark.sinks.two_phase.vote import Vote, vote
+from wallaroo_spark.sinks.coordinator import Vote, vote
 
 
 class MemorySink:

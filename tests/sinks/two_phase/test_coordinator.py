@@ -11,9 +11,8 @@ import pytest
 from tests.sinks.two_phase.memory import MemorySink, partition_rows, pieces, run_here, whole
 from wallaroo_spark.errors import SinkError
 from wallaroo_spark.sinks import Transaction
-from wallaroo_spark.sinks.two_phase.coordinator import Coordinator
-from wallaroo_spark.sinks.two_phase.decision_log import DecisionLog
-from wallaroo_spark.sinks.two_phase.vote import Vote, vote
+from wallaroo_spark.sinks.coordinator import Coordinator, Vote, vote
+from wallaroo_spark.sinks.decision_log import DecisionLog
 from wallaroo_spark.steps import SinkStep, at_each
 
 

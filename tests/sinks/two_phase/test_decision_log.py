@@ -8,7 +8,7 @@ import pytest
 
 from wallaroo_spark.errors import CheckpointError, SinkError
 from wallaroo_spark.sinks import Prepared, Transaction
-from wallaroo_spark.sinks.two_phase.decision_log import DecisionLog, LoggedBatch, finished_batches, read_names
+from wallaroo_spark.sinks.decision_log import DecisionLog, LoggedBatch, finished_batches, read_names
 
 FOLDER = "_wallaroo/sinks/orders"
 

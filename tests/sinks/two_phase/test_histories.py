@@ -15,9 +15,8 @@ from tests.protocol.strategies import steady
 from tests.sinks.two_phase.memory import MemorySink, partition_rows, pieces, whole
 from wallaroo_spark.errors import SinkError
 from wallaroo_spark.sinks import Prepared, Transaction
-from wallaroo_spark.sinks.two_phase.coordinator import Coordinator
-from wallaroo_spark.sinks.two_phase.decision_log import DecisionLog
-from wallaroo_spark.sinks.two_phase.vote import Vote, vote
+from wallaroo_spark.sinks.coordinator import Coordinator, Vote, vote
+from wallaroo_spark.sinks.decision_log import DecisionLog
 from wallaroo_spark.steps import SinkStep, at_each
 
 BATCHES = 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wallaroo_spark.sinks.two_phase.states import (
+from wallaroo_spark.sinks.server.journal import (
     TRANSACTION,
     TransactionEvent,
     TransactionState,

@@ -1,8 +1,10 @@
 """The log of a sink server, and the transactions of its workers, which are built from the records of the log.
 
+``TRANSACTION[state][event]`` is a transaction's next state. A missing key means that the event cannot happen in the
+state. The diagram in ``docs/sinks.md`` is drawn from this table.
+
 When :meth:`Journal.append` returns, the record is on the disk; after an error it is not. The transactions are pure: no
-file, socket or clock. Their states are ``TRANSACTION`` in ``wallaroo_spark/sinks/two_phase/states.py``. Source:
-``docs/protocol.md#sinks``.
+file, socket or clock. Source: ``docs/protocol.md#sinks``.
 """
 
 from __future__ import annotations
@@ -13,13 +15,60 @@ import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from wallaroo_spark.errors import SinkError, one_line
 from wallaroo_spark.sidecar.syncing import sync, sync_open_file
-from wallaroo_spark.sinks.two_phase.states import TRANSACTION, TransactionEvent, TransactionState
 from wallaroo_spark.steps import SinkStep, passed
+
+
+class TransactionState(StrEnum):
+    """The states of a transaction in the sink."""
+
+    UNKNOWN = "unknown"
+    OPEN = "open"
+    PREPARED = "prepared"
+    COMMITTED = "committed"
+    APPLIED = "applied"
+
+
+class TransactionEvent(StrEnum):
+    """The events of a transaction."""
+
+    ROWS = "rows"
+    PHASE1 = "PHASE1, and all is on the disk"
+    REFUSED = "PHASE1 with a vote to abort"
+    SUPERSEDED = "another session of that worker, or a crash"
+    COMMIT = "PHASE2(commit)"
+    ABORT = "PHASE2(abort)"
+    APPENDED = "readers see it"
+
+
+TRANSACTION: Mapping[TransactionState, Mapping[TransactionEvent, TransactionState]] = {
+    TransactionState.UNKNOWN: {
+        TransactionEvent.ROWS: TransactionState.OPEN,
+        TransactionEvent.PHASE1: TransactionState.PREPARED,
+        TransactionEvent.ABORT: TransactionState.UNKNOWN,
+    },
+    TransactionState.OPEN: {
+        TransactionEvent.ROWS: TransactionState.OPEN,
+        TransactionEvent.PHASE1: TransactionState.PREPARED,
+        TransactionEvent.REFUSED: TransactionState.UNKNOWN,
+        TransactionEvent.SUPERSEDED: TransactionState.UNKNOWN,
+    },
+    TransactionState.PREPARED: {
+        TransactionEvent.COMMIT: TransactionState.COMMITTED,
+        TransactionEvent.ABORT: TransactionState.UNKNOWN,
+    },
+    TransactionState.COMMITTED: {
+        TransactionEvent.APPENDED: TransactionState.APPLIED,
+        TransactionEvent.COMMIT: TransactionState.COMMITTED,
+    },
+    TransactionState.APPLIED: {TransactionEvent.COMMIT: TransactionState.APPLIED},
+}
+
 
 log = one_line("wallaroo_spark.sinks")
 

@@ -23,8 +23,14 @@ from typing import IO, Any
 
 from wallaroo_spark.errors import ConfigurationError, SinkError, one_line
 from wallaroo_spark.sidecar.syncing import sync, sync_open_file
-from wallaroo_spark.sinks.server.journal import Journal, LogRecord, OutputPart, ServerTransactions, prepare_record
-from wallaroo_spark.sinks.two_phase.states import TransactionState
+from wallaroo_spark.sinks.server.journal import (
+    Journal,
+    LogRecord,
+    OutputPart,
+    ServerTransactions,
+    TransactionState,
+    prepare_record,
+)
 from wallaroo_spark.steps import SinkStep, passed
 
 log = one_line("wallaroo_spark.sinks")

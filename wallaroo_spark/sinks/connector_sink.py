@@ -25,8 +25,8 @@ from wallaroo_spark.errors import LocalProtocolError, SinkError, TransportError
 from wallaroo_spark.event_loop import LoopThread
 from wallaroo_spark.settings import function_takes_settings, takes_settings
 from wallaroo_spark.sinks.interface import Memory, Prepared, Transaction
-from wallaroo_spark.sinks.remote.sink_client import SinkClient, shown
 from wallaroo_spark.sinks.settings import ConnectorSinkSettings
+from wallaroo_spark.sinks.sink_client import SinkClient, shown
 from wallaroo_spark.sinks.stores.staged_rows import as_bytes
 from wallaroo_spark.sinks.writer import BatchWriter, transactional
 from wallaroo_spark.steps import SinkStep, passed

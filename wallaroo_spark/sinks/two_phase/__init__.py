@@ -1,1 +1,0 @@
-"""Two-phase commit of a query's batches, in the driver: votes, the decision log, and the coordinator."""
