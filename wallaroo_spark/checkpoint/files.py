@@ -23,8 +23,7 @@ from wallaroo_spark.checkpoint import model
 from wallaroo_spark.checkpoint.model import PlannedBatch, QueryProgress
 from wallaroo_spark.errors import CheckpointError, WallarooError
 from wallaroo_spark.references import References
-from wallaroo_spark.sidecar.file_lock import lock_file
-from wallaroo_spark.sidecar.folder import SidecarFolder
+from wallaroo_spark.sidecar.folder import SidecarFolder, lock_file
 from wallaroo_spark.sidecar.given_up import FOLDER, GivenUpRanges
 from wallaroo_spark.sidecar.plan_files import NamedPlan, PlanFiles, PlanReader, place_record
 from wallaroo_spark.sidecar.syncing import sync
@@ -224,7 +223,7 @@ class CheckpointFiles:
         return f"{self.identity}#{SidecarFolder(self._location, spark=self._spark).mark()}"
 
     def lock_file(self, owner: str, in_use: Callable[[str], WallarooError]) -> IO[str] | None:
-        """Lock a file beside the checkpoint; see :func:`wallaroo_spark.sidecar.file_lock.lock_file`."""
+        """Lock a file beside the checkpoint; see :func:`wallaroo_spark.sidecar.folder.lock_file`."""
         return lock_file(SidecarFolder(self._location, spark=self._spark), owner, in_use)
 
     def receivers(self) -> tuple[str, ...]:

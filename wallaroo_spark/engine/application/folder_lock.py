@@ -20,8 +20,7 @@ from collections.abc import Callable
 from typing import IO, Any
 
 from wallaroo_spark.errors import CheckpointError, ConfigurationError
-from wallaroo_spark.sidecar.file_lock import FILE, lock_file
-from wallaroo_spark.sidecar.folder import SidecarFolder
+from wallaroo_spark.sidecar.folder import LOCK_FILE, SidecarFolder, lock_file
 from wallaroo_spark.storage.locations import Location
 
 MARK = "driver.json"
@@ -106,7 +105,7 @@ class FolderLock:
         except (OSError, ValueError):
             # Released meanwhile.
             return
-        path = os.path.join(self._folder.path, FILE)
+        path = os.path.join(self._folder.path, LOCK_FILE)
         try:
             there = os.stat(path)
         except OSError:
