@@ -12,7 +12,7 @@ import pytest
 from proving.servers.debian import environment, unpacked
 from tests.bridges.support import Bridging, refused
 from tests.waiting import SECONDS
-from wallaroo_spark.bridges.log import position_of
+from wallaroo_spark.bridges.bridge import position_of
 from wallaroo_spark.testing import FakeWorker
 
 pytestmark = [

@@ -15,7 +15,7 @@ from proving.servers.kafka import KafkaServer
 from tests.bridges.support import Bridging, numbers, refused
 from tests.sinks.conftest import kafka
 from tests.waiting import SECONDS, eventually
-from wallaroo_spark.bridges.log import position_of
+from wallaroo_spark.bridges.bridge import position_of
 from wallaroo_spark.testing import FakeWorker
 
 __all__ = ["kafka"]

@@ -15,7 +15,7 @@ from nats.js import JetStreamContext
 from proving.servers.nats import NatsServer
 from tests.bridges.support import Bridging, numbers, refused
 from tests.waiting import SECONDS, eventually
-from wallaroo_spark.bridges.log import position_of
+from wallaroo_spark.bridges.bridge import position_of
 from wallaroo_spark.testing import FakeWorker
 
 pytestmark = pytest.mark.long

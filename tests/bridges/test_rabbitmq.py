@@ -17,7 +17,7 @@ from pamqp.commands import Basic
 from proving.servers.rabbitmq import RabbitServer
 from tests.bridges.support import Bridging, numbers, refused
 from tests.waiting import SECONDS, eventually
-from wallaroo_spark.bridges.log import position_of
+from wallaroo_spark.bridges.bridge import position_of
 from wallaroo_spark.testing import FakeWorker
 
 pytestmark = pytest.mark.long

@@ -13,7 +13,7 @@ import pytest
 from proving.servers.versitygw import S3Gateway
 from tests.bridges.support import Bridging, numbers, refused
 from tests.waiting import SECONDS, eventually
-from wallaroo_spark.bridges.log import position_of
+from wallaroo_spark.bridges.bridge import position_of
 from wallaroo_spark.bridges.sources.s3_objects import LAST
 from wallaroo_spark.errors import ArgumentValueError
 from wallaroo_spark.testing import FakeWorker

@@ -1,4 +1,8 @@
-"""A bridge: the settings of a source that another program keeps, its streams, and what it promises."""
+"""What a bridge is: its settings and what it promises, and the references of those that read a log.
+
+A log, such as a partition of Kafka, has positions of its own. They begin at the front again when the log is deleted and
+made anew under its name. So a reference has a position and a mark of the log that it belongs to.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,9 @@ from typing import ClassVar
 
 from wallaroo_spark.bridges.streams import BridgedStream
 from wallaroo_spark.connector import Backoff
+from wallaroo_spark.errors import ConfigurationError, ReplayError, one_line
 from wallaroo_spark.protocol import MAX_INSTANCE_BYTES
-from wallaroo_spark.settings import check_all
+from wallaroo_spark.settings import Kind, check_all, setting
 
 
 @dataclass(frozen=True)
@@ -55,3 +60,91 @@ class Bridge(ABC):
         if len(name.encode()) <= MAX_INSTANCE_BYTES:
             return name
         return f"bridge/{kind}/{hashlib.blake2b(self.place.encode(), digest_size=16).hexdigest()}"
+
+
+_log = one_line("wallaroo_spark.bridges")
+
+MARK_BITS = 16
+"""Bits of a reference for the mark."""
+MOST_POSITIONS = 1 << (63 - MARK_BITS)
+"""Positions have 47 bits, so that the column ``message_id``, which has a sign, increases too."""
+_MASK = (1 << MARK_BITS) - 1
+
+
+@dataclass(eq=False, kw_only=True)
+class LogBridge(Bridge):
+    """The settings of all bridges that read logs."""
+
+    begin: str = setting("earliest", Kind.TEXT, choices=("earliest", "latest"))
+    """Where to begin if the receiver has nothing of it."""
+    lost: str = setting("refuse", Kind.TEXT, choices=("refuse", "skip"))
+    """What to do when the source has deleted messages that were not sent yet: end with an error, or log it and go on
+    behind them."""
+
+
+@dataclass(frozen=True)
+class SourceLog:
+    """One log of a source. Its messages have positions that increase; some may have none."""
+
+    title: str
+    """What errors call it."""
+    identity: bytes
+    """Another one when the log is made anew; empty where it is not known."""
+    first: int
+    """The position of the first message that the source still has."""
+    end: int
+    """The position that the next new message gets, at the least."""
+
+    def reference(self, position: int) -> int:
+        """The reference of a position."""
+        return reference_of(position, self.identity)
+
+    def start(self, after: int | None, *, begin: str, lost: str) -> int:
+        """The position to read at, by the settings.
+
+        Raises :class:`ReplayError` when what is behind a reference is gone.
+        """
+        if after is None:
+            return self.first if begin == "earliest" else self.end
+        committed = position_of(after)
+        if self.identity and (mark := after & _MASK) and mark != self.reference(0):
+            raise self.made_again(after)
+        if committed >= self.end:
+            raise self._missing(
+                f"ends before position {self.end}, and position {committed} is committed: it has lost messages, or was "
+                "deleted and made again; use another --instance to begin anew",
+                after,
+            )
+        if committed + 1 < self.first:
+            gap = f"begins at position {self.first}, and is committed up to {committed}: those between are deleted"
+            if lost == "refuse":
+                raise self._missing(f"{gap}; let the source keep messages longer, and go on with --lost skip", after)
+            _log.warning("%s %s", self.title, gap)
+        return max(committed + 1, self.first)
+
+    def made_again(self, after: int | None) -> ReplayError:
+        """The error for another log than the one that a reference belongs to."""
+        return self._missing(
+            "was deleted and made again, and what was not sent of the former is lost; use another --instance to begin "
+            "anew",
+            after,
+        )
+
+    def _missing(self, problem: str, after: int | None) -> ReplayError:
+        return ReplayError(f"{self.title} {problem}", code="source-changed", reference=after)
+
+
+def position_of(reference: int) -> int:
+    """The position of a reference."""
+    return reference >> MARK_BITS
+
+
+def reference_of(position: int, identity: bytes) -> int:
+    """The reference of a position, with the mark of its log; 0 is that of a log whose identity is not known."""
+    if position >= MOST_POSITIONS:
+        raise ConfigurationError(
+            f"a reference has room for positions below {MOST_POSITIONS}, and this is {position}",
+            code="id-out-of-range",
+        )
+    mark = int.from_bytes(hashlib.blake2b(identity, digest_size=MARK_BITS // 8).digest(), "big") or 1
+    return position << MARK_BITS | (mark if identity else 0)

@@ -11,8 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from wallaroo_spark.bridges.bridge import Promise
-from wallaroo_spark.bridges.log import LogBridge, SourceLog
+from wallaroo_spark.bridges.bridge import LogBridge, Promise, SourceLog
 from wallaroo_spark.bridges.streams import BridgedStream
 from wallaroo_spark.connector import Record
 from wallaroo_spark.connector.sources.files import LONGEST_RECORD

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from wallaroo_spark.bridges.bridge import Promise
-from wallaroo_spark.bridges.log import LogBridge, SourceLog, position_of
+from wallaroo_spark.bridges.bridge import LogBridge, Promise, SourceLog, position_of
 from wallaroo_spark.bridges.streams import BridgedStream, until_reached
 from wallaroo_spark.connector import Record
 from wallaroo_spark.errors import ConfigurationError

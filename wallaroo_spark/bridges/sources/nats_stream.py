@@ -7,8 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from wallaroo_spark.bridges.bridge import Promise
-from wallaroo_spark.bridges.log import LogBridge, SourceLog
+from wallaroo_spark.bridges.bridge import LogBridge, Promise, SourceLog
 from wallaroo_spark.bridges.streams import BridgedStream, until_reached
 from wallaroo_spark.connector import Record
 from wallaroo_spark.errors import ConfigurationError

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from wallaroo_spark.bridges.bridge import Bridge, Promise
-from wallaroo_spark.bridges.log import LogBridge, SourceLog, position_of, reference_of
+from wallaroo_spark.bridges.bridge import Bridge, LogBridge, Promise, SourceLog, position_of, reference_of
 from wallaroo_spark.bridges.streams import BridgedStream, QueuedMessage, QueuedStream, silent
 from wallaroo_spark.connector import Record
 from wallaroo_spark.errors import ConfigurationError

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from wallaroo_spark.bridges.bridge import Bridge, Promise
-from wallaroo_spark.bridges.log import MOST_POSITIONS, SourceLog
+from wallaroo_spark.bridges.bridge import MOST_POSITIONS, Bridge, Promise, SourceLog
 from wallaroo_spark.bridges.streams import BridgedStream, until_reached
 from wallaroo_spark.connector import Record
 from wallaroo_spark.connector.sources.files import LONGEST_RECORD
