@@ -23,7 +23,7 @@ from tests.waiting import SECONDS, until
 from wallaroo_spark.api.limits import EVENT_BYTES
 from wallaroo_spark.cli.main import cli
 from wallaroo_spark.client import Event
-from wallaroo_spark.client.bulk.window import BulkWindow
+from wallaroo_spark.client.window import BulkWindow
 from wallaroo_spark.streams.places import history_of
 from wallaroo_spark.streams.rows import HISTORY
 

@@ -13,8 +13,7 @@ import pytest
 from tests.client.conftest import gateway as gateway
 from tests.client.fake_gateway import FakeGateway
 from tests.waiting import SECONDS, until
-from wallaroo_spark.client import AsyncClient, Event
-from wallaroo_spark.client.bulk import publishing
+from wallaroo_spark.client import AsyncClient, Event, publishing
 
 PROGRAM = "from wallaroo_spark.cli.entry import main; main()"
 

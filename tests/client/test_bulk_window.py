@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.client import Event, PublishedEvent, RefusedEvent
-from wallaroo_spark.client.bulk.window import BulkWindow, WindowLimits
+from wallaroo_spark.client.window import BulkWindow, WindowLimits
 from wallaroo_spark.errors import ConfigurationError, PipelineError, TransportError
 
 

@@ -15,7 +15,7 @@ from tests.gateway.shop import SHOP
 from tests.waiting import SECONDS
 from wallaroo_spark.api.limits import EVENT_BYTES
 from wallaroo_spark.client import AsyncClient, Backoff, Client, Event, PublishedEvent, RefusedEvent
-from wallaroo_spark.client.bulk.window import BulkWindow
+from wallaroo_spark.client.window import BulkWindow
 from wallaroo_spark.errors import ArgumentTypeError, ConfigurationError, PipelineError, TransportError
 
 SOON = Backoff(initial=0.01, maximum=0.05)

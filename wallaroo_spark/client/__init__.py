@@ -14,7 +14,6 @@ with needed_by("wallaroo_spark.client", "client"):
         Client,
         run_stages,
     )
-    from wallaroo_spark.client.bulk.window import PublishedEvent, RefusedEvent
     from wallaroo_spark.client.calls import ServedCall
     from wallaroo_spark.client.client import AsyncClient
     from wallaroo_spark.client.events import Event
@@ -29,6 +28,7 @@ with needed_by("wallaroo_spark.client", "client"):
     )
     from wallaroo_spark.client.refusals import ApplicationDescription
     from wallaroo_spark.client.stages import Again, StageFunction, stage
+    from wallaroo_spark.client.window import PublishedEvent, RefusedEvent
     from wallaroo_spark.connector.backoff import Backoff
 
 __all__ = [

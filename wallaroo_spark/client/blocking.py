@@ -18,8 +18,6 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from wallaroo_spark.client.arguments import iterable_of
-from wallaroo_spark.client.bulk.publishing import PublishedEvents
-from wallaroo_spark.client.bulk.window import PublishedEvent
 from wallaroo_spark.client.client import AsyncClient
 from wallaroo_spark.client.members import (
     ClientTransaction,
@@ -29,8 +27,10 @@ from wallaroo_spark.client.members import (
     StreamDelivery,
     WrittenEvents,
 )
+from wallaroo_spark.client.publishing import PublishedEvents
 from wallaroo_spark.client.settings import ClientSettings
 from wallaroo_spark.client.stages import StageFunction, stages_of
+from wallaroo_spark.client.window import PublishedEvent
 from wallaroo_spark.errors import LocalProtocolError, one_line
 from wallaroo_spark.event_loop import Blocking, CallerThread, blocking, blocking_iterator, end_tasks, next_of
 from wallaroo_spark.settings import takes_settings

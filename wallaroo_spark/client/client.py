@@ -29,15 +29,15 @@ from wallaroo_spark.client.arguments import (
     request_maker,
     start_of,
 )
-from wallaroo_spark.client.bulk.publishing import OnRefused, PublishedEvents
-from wallaroo_spark.client.bulk.window import BulkWindow
 from wallaroo_spark.client.calls import ServedCall, Server, answers
 from wallaroo_spark.client.events import Event, as_event
 from wallaroo_spark.client.gateways import Attempts, GatewayConnection, Gateways
 from wallaroo_spark.client.members import D, EventPlace, Membership, StageWork, StreamDelivery, places_of
+from wallaroo_spark.client.publishing import OnRefused, PublishedEvents
 from wallaroo_spark.client.refusals import MAYBE_DELIVERED, WRITTEN_ONCE, ApplicationDescription, lost, within_limit
 from wallaroo_spark.client.settings import ClientSettings
 from wallaroo_spark.client.stages import StageFunction, StageWorker, stages_of
+from wallaroo_spark.client.window import BulkWindow
 from wallaroo_spark.connector.arguments import callable_of, timeout_of
 from wallaroo_spark.errors import ArgumentValueError, PipelineError, RegistryError, TransportError
 from wallaroo_spark.event_loop import end_tasks

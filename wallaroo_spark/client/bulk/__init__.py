@@ -1,1 +1,0 @@
-"""Publishing of many events on one connection."""
