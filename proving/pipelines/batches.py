@@ -16,12 +16,12 @@ from proving.pipelines.validation import validate
 from proving.simulator.engine.core import Violation
 from wallaroo_spark.engine.operator.turn import DEFAULT_LIMITS, InputRow, TurnLimits, take_turn
 from wallaroo_spark.engine.source.plan import Calendar, InputOffset, Inputs, due_timers, next_offset
+from wallaroo_spark.pipelines.controller.context import KeyEntries
 from wallaroo_spark.pipelines.controller.messages.events import Event
 from wallaroo_spark.pipelines.controller.messages.instructions import Instruction, RunFunction
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.controller.stored.encoding import encode
-from wallaroo_spark.pipelines.controller.stored.entries import KeyEntries
-from wallaroo_spark.pipelines.controller.stored.entries_of_kind import Changes
+from wallaroo_spark.pipelines.controller.stored.entries import Changes
 from wallaroo_spark.pipelines.controller.stored.key_state import Head
 from wallaroo_spark.pipelines.controller.stored.seen_ids import SeenCache
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
+from wallaroo_spark.pipelines.controller.context import KeyEntries
 from wallaroo_spark.pipelines.controller.messages.values import IN_SPARK, DelayedRecords, GroupDelivery, StageDelivery
 from wallaroo_spark.pipelines.controller.stages import all_done, ready_stages
 from wallaroo_spark.pipelines.controller.states import DeliveryState, StatementState, TxState
-from wallaroo_spark.pipelines.controller.stored.entries import KeyEntries
 from wallaroo_spark.pipelines.controller.stored.key_state import Head
 
 _HELD = (DeliveryState.DELIVERED, DeliveryState.COMMITTING)

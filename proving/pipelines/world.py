@@ -27,13 +27,12 @@ from proving.pipelines.shop import (
 )
 from proving.simulator.engine.core import Violation
 from wallaroo_spark.errors import WallarooError
+from wallaroo_spark.pipelines.controller.context import KeyEntries
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.values import Delivery, GroupDelivery, PartitionKey
-from wallaroo_spark.pipelines.controller.partitioning import partition_of
 from wallaroo_spark.pipelines.controller.stored import seen_ids
-from wallaroo_spark.pipelines.controller.stored.entries import KeyEntries
-from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, partition_of
 from wallaroo_spark.pipelines.schema.declarations import StartPoint
 
 STEPS = (100, 200, 400)

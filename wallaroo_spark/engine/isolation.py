@@ -21,14 +21,12 @@ from wallaroo_spark.engine.set_aside import FailedRow, SetAside, decoded, record
 from wallaroo_spark.errors import CheckpointError, ConfigurationError, WallarooError, shown_error
 from wallaroo_spark.json_text import json_line
 from wallaroo_spark.pipelines.controller.context import CallContext
-from wallaroo_spark.pipelines.controller.dead_letters import Failure, dead_letter
 from wallaroo_spark.pipelines.controller.messages.events import Event, PartitionDeclared, RecordsPublished
 from wallaroo_spark.pipelines.controller.messages.instructions import RunFunction
-from wallaroo_spark.pipelines.controller.messages.values import Durability, PartitionKey, ReplyTo
-from wallaroo_spark.pipelines.controller.partitioning import partition_of
+from wallaroo_spark.pipelines.controller.messages.values import Durability, Failure, PartitionKey, ReplyTo, dead_letter
 from wallaroo_spark.pipelines.controller.stored.encoding import decode, encode
-from wallaroo_spark.pipelines.controller.stored.entries_of_kind import Stored
-from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
+from wallaroo_spark.pipelines.controller.stored.entries import Stored
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, partition_of
 from wallaroo_spark.pipelines.schema.declarations import PipelineDeclaration, StreamDeclaration
 from wallaroo_spark.pipelines.schema.names import stream_key
 from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema

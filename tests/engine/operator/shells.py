@@ -9,12 +9,12 @@ from typing import TypeVar
 from proving.pipelines.validation import validate
 from tests.pipelines.controller.one_key import ORDERS
 from wallaroo_spark.engine.operator.turn import DEFAULT_LIMITS, InputRow, TurnLimits, TurnResult, take_turn
+from wallaroo_spark.pipelines.controller.context import KeyEntries
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.values import IN_SPARK, PartitionKey
 from wallaroo_spark.pipelines.controller.stored.encoding import encode
-from wallaroo_spark.pipelines.controller.stored.entries import KeyEntries
-from wallaroo_spark.pipelines.controller.stored.entries_of_kind import Changes
+from wallaroo_spark.pipelines.controller.stored.entries import Changes
 from wallaroo_spark.pipelines.controller.stored.seen_ids import SeenCache
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, Payload
 from wallaroo_spark.streams.rows import Rank

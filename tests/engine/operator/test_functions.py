@@ -17,8 +17,7 @@ from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.plans import StagePlan
 from wallaroo_spark.pipelines.controller.messages.values import StageDelivery
-from wallaroo_spark.pipelines.controller.partitioning import partition_of
-from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, Payload
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, Payload, partition_of
 
 MODULE = "tests.engine.operator.stage_functions"
 TARGETS = (("shop/shipments", 3), ("other/letters", 1))

@@ -8,11 +8,11 @@ from tests.engine.operator.shells import Shell
 from tests.pipelines.controller.one_key import BEGINNING, LATEST, record, reply
 from wallaroo_spark.engine.operator.turn import InputRow, TurnLimits
 from wallaroo_spark.errors import PipelineError
+from wallaroo_spark.pipelines.controller.context import KeyEntries
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.plans import PartitionPlan, PipelinePlan, StagePlan
 from wallaroo_spark.pipelines.controller.stored.encoding import encode
-from wallaroo_spark.pipelines.controller.stored.entries import KeyEntries
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, Payload
 from wallaroo_spark.streams.rows import Rank
 

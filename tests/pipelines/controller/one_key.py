@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from proving.pipelines.validation import validate
-from wallaroo_spark.pipelines.controller.context import CallContext
+from wallaroo_spark.pipelines.controller.context import CallContext, KeyEntries
 from wallaroo_spark.pipelines.controller.controller import KeyController
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.events import Carried
 from wallaroo_spark.pipelines.controller.messages.plans import PartitionPlan, PipelinePlan, StagePlan
 from wallaroo_spark.pipelines.controller.messages.values import Delivery, PartitionKey, ReplyTo, StreamOutput
-from wallaroo_spark.pipelines.controller.stored.entries import KeyEntries
-from wallaroo_spark.pipelines.controller.stored.entries_of_kind import Changes, Stored
+from wallaroo_spark.pipelines.controller.stored.entries import Changes, Stored
 from wallaroo_spark.pipelines.controller.stored.key_state import Head
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, Payload
 from wallaroo_spark.pipelines.schema.declarations import StartPoint

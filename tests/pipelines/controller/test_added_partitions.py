@@ -13,8 +13,7 @@ from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.plans import PartitionPlan
 from wallaroo_spark.pipelines.controller.messages.values import Durability, PartitionKey
-from wallaroo_spark.pipelines.controller.partitioning import PARTITION_KEY, partition_of
-from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
+from wallaroo_spark.pipelines.schema.cloud_event import PARTITION_KEY, CloudEvent, partition_of
 
 STREAM = "shop/orders"
 

@@ -15,7 +15,7 @@ from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.plans import PipelinePlan, RetryPlan, StagePlan
 from wallaroo_spark.pipelines.controller.messages.values import GroupDelivery, PartitionKey
-from wallaroo_spark.pipelines.controller.windows import QUICK_MILLIS, SLOW_MILLIS
+from wallaroo_spark.pipelines.controller.stored.key_state import QUICK_MILLIS, SLOW_MILLIS
 from wallaroo_spark.pipelines.schema.declarations import RetryPolicy, StreamDeclaration
 
 NAME = "shop/work"

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wallaroo_spark.pipelines.controller.stored.encoding import decode, encode
-from wallaroo_spark.pipelines.controller.stored.entries_of_kind import (
+from wallaroo_spark.pipelines.controller.stored.entries import (
     LARGE_BYTES,
     PAGE_NUMBERS,
     Changes,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.pipelines.controller.one_key import ORDERS, Key, record, reply
+from wallaroo_spark.pipelines.controller.context import KeyEntries
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.values import Durability
 from wallaroo_spark.pipelines.controller.partition_log import LONGEST_WAIT
-from wallaroo_spark.pipelines.controller.stored.entries import KeyEntries
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 
 

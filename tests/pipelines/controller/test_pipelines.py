@@ -14,6 +14,7 @@ from tests.pipelines.controller.one_key import (
     record,
     start_at,
 )
+from wallaroo_spark.pipelines.controller.context import KeyEntries
 from wallaroo_spark.pipelines.controller.instances import AHEAD_BYTES
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
@@ -25,8 +26,7 @@ from wallaroo_spark.pipelines.controller.messages.values import (
     StageDelivery,
     StreamOutput,
 )
-from wallaroo_spark.pipelines.controller.stored.entries import KeyEntries
-from wallaroo_spark.pipelines.controller.windows import QUICK_MILLIS, SLOW_MILLIS
+from wallaroo_spark.pipelines.controller.stored.key_state import QUICK_MILLIS, SLOW_MILLIS
 from wallaroo_spark.pipelines.schema.cloud_event import INPUT_BYTES, CloudEvent, Payload
 
 NAME = "shop/fulfil"

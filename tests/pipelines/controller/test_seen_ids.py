@@ -6,12 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.pipelines.controller.one_key import ORDERS, Key, record, reply
-from wallaroo_spark.pipelines.controller.context import CallContext
+from wallaroo_spark.pipelines.controller.context import CallContext, KeyEntries
 from wallaroo_spark.pipelines.controller.controller import KeyController
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.stored import seen_ids
-from wallaroo_spark.pipelines.controller.stored.entries import KeyEntries
 from wallaroo_spark.pipelines.controller.stored.key_state import Head
 from wallaroo_spark.pipelines.controller.stored.seen_ids import SeenCache, SeenIds
 

@@ -14,8 +14,8 @@ import pytest
 from tests.sinks.stores.checks import CHECKS, Store, name_of, refuses
 from tests.sinks.stores.stream_reader import declare, payloads, published
 from wallaroo_spark.errors import ConfigurationError, SinkError
-from wallaroo_spark.pipelines.controller.partitioning import partition_of
 from wallaroo_spark.pipelines.schema.applying import delete_objects
+from wallaroo_spark.pipelines.schema.cloud_event import partition_of
 from wallaroo_spark.pipelines.schema.names import ObjectKey
 from wallaroo_spark.pipelines.schema.store import SchemaStore
 from wallaroo_spark.sinks.interface import Transaction

@@ -18,13 +18,13 @@ from wallaroo_spark.json_text import dump_json, load_json
 from wallaroo_spark.pipelines.controller.messages.events import DeliveryAcked, DeliveryNacked, Event
 from wallaroo_spark.pipelines.controller.messages.instructions import RunFunction
 from wallaroo_spark.pipelines.controller.messages.values import IN_SPARK, PartitionKey, StageDelivery, StreamOutput
-from wallaroo_spark.pipelines.controller.partitioning import partition_of
 from wallaroo_spark.pipelines.schema.cloud_event import (
     CloudEvent,
     EventProblem,
     Payload,
     attribute_text,
     exact_text,
+    partition_of,
     valid_event,
     valid_output,
 )

@@ -15,10 +15,9 @@ from typing import Any
 from wallaroo_spark.engine.operator.turn import TurnResult
 from wallaroo_spark.observe.application import GroupStatus, KeyGauges, PartitionState, PipelineStatus, StageStatus
 from wallaroo_spark.observe.faces.records import record_to_json
-from wallaroo_spark.pipelines.controller.dead_letters import DEAD_LETTER
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.events import AppendOutput, Carried
-from wallaroo_spark.pipelines.controller.messages.values import OutputId, PartitionKey, StageDelivery
+from wallaroo_spark.pipelines.controller.messages.values import DEAD_LETTER, OutputId, PartitionKey, StageDelivery
 from wallaroo_spark.pipelines.controller.stored.key_state import Group, Head, PipelineProgress, Queue
 
 LONGEST_REASON = 200

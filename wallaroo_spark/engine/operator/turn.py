@@ -17,7 +17,7 @@ from wallaroo_spark.pipelines.controller.controller import KeyController
 from wallaroo_spark.pipelines.controller.messages.events import DeliveryAcked, Event, RecordsRead
 from wallaroo_spark.pipelines.controller.messages.instructions import ArmTimer, Instruction, ReadRecords, RunFunction
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
-from wallaroo_spark.pipelines.controller.stored.entries_of_kind import Changes, Stored
+from wallaroo_spark.pipelines.controller.stored.entries import Changes, Stored
 from wallaroo_spark.pipelines.controller.stored.key_state import Head
 from wallaroo_spark.pipelines.controller.stored.seen_ids import SeenCache
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent

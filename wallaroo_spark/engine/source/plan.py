@@ -18,8 +18,8 @@ from wallaroo_spark.errors import CheckpointError
 from wallaroo_spark.pipelines.controller.messages.events import PartitionDeclared, RecordsPublished
 from wallaroo_spark.pipelines.controller.messages.plans import partition_plans
 from wallaroo_spark.pipelines.controller.messages.values import Durability, PartitionKey, ReplyTo
-from wallaroo_spark.pipelines.controller.partitioning import partition_of
 from wallaroo_spark.pipelines.controller.stored.encoding import encode
+from wallaroo_spark.pipelines.schema.cloud_event import partition_of
 from wallaroo_spark.pipelines.schema.cron import newest_time, next_time, zone_problem
 from wallaroo_spark.pipelines.schema.declarations import ScheduleDeclaration, StreamDeclaration
 from wallaroo_spark.pipelines.schema.names import ObjectKey

@@ -11,8 +11,7 @@ from wallaroo_spark.gateway.limits import Refused, invalid
 from wallaroo_spark.pipelines.controller.messages.events import Event, RecordsDelayed, RecordsPublished
 from wallaroo_spark.pipelines.controller.messages.instructions import AnswerRequest, RefuseRequest, WarnClient
 from wallaroo_spark.pipelines.controller.messages.values import Durability, PartitionKey, ReplyTo
-from wallaroo_spark.pipelines.controller.partitioning import partition_of
-from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, partition_of
 
 ToInbox = tuple[PartitionKey, Event]
 """An event for the controller of a key."""

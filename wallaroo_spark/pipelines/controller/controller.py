@@ -29,7 +29,7 @@ from wallaroo_spark.pipelines.controller.partition_log import PartitionLog, reco
 from wallaroo_spark.pipelines.controller.pipelines import PipelineRuns
 from wallaroo_spark.pipelines.controller.stages import ack_problem
 from wallaroo_spark.pipelines.controller.states import DeliveryEvent, DeliveryState
-from wallaroo_spark.pipelines.controller.stored.entries_of_kind import Changes
+from wallaroo_spark.pipelines.controller.stored.entries import Changes
 from wallaroo_spark.pipelines.controller.stored.key_state import OpenDelivery
 from wallaroo_spark.pipelines.controller.transactions import StagedStatements, Transactions
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wallaroo_spark.pipelines.controller.context import CallContext
-from wallaroo_spark.pipelines.controller.dead_letters import Failure, dead_letter
 from wallaroo_spark.pipelines.controller.messages import events
 from wallaroo_spark.pipelines.controller.messages.instructions import DeliverRecords, EndSubscription, ReadRecords
-from wallaroo_spark.pipelines.controller.messages.values import GroupDelivery, PartitionKey
+from wallaroo_spark.pipelines.controller.messages.values import Failure, GroupDelivery, PartitionKey, dead_letter
 from wallaroo_spark.pipelines.controller.states import DeliveryEvent, DeliveryState
-from wallaroo_spark.pipelines.controller.stored.key_state import Group, Member, OpenDelivery
-from wallaroo_spark.pipelines.controller.windows import next_size
+from wallaroo_spark.pipelines.controller.stored.key_state import Group, Member, OpenDelivery, next_size
 
 MOST_GROUPS = 1000
 """The most groups of a partition. A choice: they are a part of the head, which each batch reads and writes; a group

@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from wallaroo_spark.pipelines.controller.context import CallContext
-from wallaroo_spark.pipelines.controller.dead_letters import DEAD_LETTER, Failure, dead_letter
 from wallaroo_spark.pipelines.controller.messages import events, instructions, values
 from wallaroo_spark.pipelines.controller.messages.plans import StagePlan
+from wallaroo_spark.pipelines.controller.messages.values import DEAD_LETTER, Failure, dead_letter
 from wallaroo_spark.pipelines.controller.stages import all_done, inputs, ready_stages, release
 from wallaroo_spark.pipelines.controller.states import DeliveryEvent, DeliveryState
 from wallaroo_spark.pipelines.controller.stored import key_state
-from wallaroo_spark.pipelines.controller.stored.key_state import Instance, OpenDelivery, PipelineProgress
+from wallaroo_spark.pipelines.controller.stored.key_state import Instance, OpenDelivery, PipelineProgress, next_size
 from wallaroo_spark.pipelines.controller.transactions import Transactions
-from wallaroo_spark.pipelines.controller.windows import next_size
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, Payload, inputs_problem
 
 _HELD = (DeliveryState.DELIVERED, DeliveryState.COMMITTING)

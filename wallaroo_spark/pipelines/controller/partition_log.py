@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from wallaroo_spark.pipelines.controller.context import CallContext
 from wallaroo_spark.pipelines.controller.messages import events, values
 from wallaroo_spark.pipelines.controller.messages.instructions import ForgetRecords, Written
-from wallaroo_spark.pipelines.controller.partitioning import partition_hash, partition_of, partition_of_hash
 from wallaroo_spark.pipelines.controller.stored.seen_ids import DIGEST_BYTES
-from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, partition_hash, partition_of, partition_of_hash
 
 LONGEST_WAIT = 30 * 24 * 3600 * 1000
 """The most milliseconds by which records are delayed. A choice: 30 days."""

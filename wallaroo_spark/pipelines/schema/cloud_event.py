@@ -1,4 +1,4 @@
-"""Events, outputs of stages, and the rules that hold for all of them, whoever writes them. Pure.
+"""Events, outputs of stages, and the rules that hold for all of them, whoever writes them; partitions. Pure.
 
 A publisher, a worker, a transaction, a query, a function in Spark and a schedule all write into the same streams,
 and clients in any language read them. So an event that is accepted is one that every client can receive: its names and
@@ -8,6 +8,7 @@ texts are as CloudEvents has them, and it fits into a message. Source: ``docs/pi
 from __future__ import annotations
 
 import base64
+import hashlib
 import itertools
 import re
 from collections.abc import Iterable
@@ -27,6 +28,10 @@ INPUT_BYTES = MESSAGE_BYTES - (64 << 10)
 """The most bytes of all inputs of a stage: its root event and the outputs that it is given travel in one message."""
 REQUIRED = ("id", "source", "type", "specversion", "data")
 """The names that an attribute cannot have."""
+PARTITION_KEY = "partitionkey"
+"""The extension of CloudEvents whose value decides the partition."""
+HASH_BYTES = 8
+"""Bytes of the hash that decides the partition."""
 _NAME = re.compile(r"[a-z0-9]{1,100}")
 
 
@@ -198,3 +203,27 @@ def _attribute(name: str, value: str) -> tuple[str, str]:
 def _text_bytes(text: str) -> int:
     """The bytes of a text at most. To encode each one would cost more than the exact number is worth."""
     return len(text) if text.isascii() else 4 * len(text)
+
+
+def partition_of(event: CloudEvent, partitions: int) -> int:
+    """The partition of an event, from 0: by its extension ``partitionkey``, else by its source and id.
+
+    An event that is published again has the same partition, so it is recognized there. It is another one after the
+    number of partitions was raised; the partitions tell each other then which events they have.
+    """
+    return partition_of_hash(partition_hash(event), partitions)
+
+
+def partition_hash(event: CloudEvent) -> bytes:
+    """The hash of which the partition of an event is made, whatever the number of partitions."""
+    text = f"i{event.source}\0{event.id}"
+    for name, value in event.attributes:
+        if name == PARTITION_KEY:
+            text = f"k{value}"
+            break
+    return hashlib.blake2b(text.encode(), digest_size=HASH_BYTES).digest()
+
+
+def partition_of_hash(hashed: bytes, partitions: int) -> int:
+    """The partition of an event with this hash."""
+    return int.from_bytes(hashed, "big") % partitions

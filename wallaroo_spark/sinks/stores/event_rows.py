@@ -15,9 +15,9 @@ from wallaroo_spark.client.events import TEXT_TYPE, encode_value
 from wallaroo_spark.columnar.python_values import python_values
 from wallaroo_spark.errors import ArgumentTypeError, ArgumentValueError, bounded_reason
 from wallaroo_spark.json_text import dump_json, load_json
-from wallaroo_spark.pipelines.controller.partitioning import PARTITION_KEY
 from wallaroo_spark.pipelines.schema.cloud_event import (
     LONGEST_TEXT,
+    PARTITION_KEY,
     CloudEvent,
     EventProblem,
     attribute_text,

@@ -26,9 +26,8 @@ from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.errors import CheckpointError, SinkError
 from wallaroo_spark.pipelines.controller.messages.events import RecordsPublished
 from wallaroo_spark.pipelines.controller.messages.values import Durability, PartitionKey, ReplyTo
-from wallaroo_spark.pipelines.controller.partitioning import partition_of
 from wallaroo_spark.pipelines.controller.stored.encoding import encode
-from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
+from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent, partition_of
 from wallaroo_spark.pipelines.schema.declarations import StreamDeclaration
 from wallaroo_spark.pipelines.schema.names import ObjectKey
 from wallaroo_spark.pipelines.schema.store import SchemaStore

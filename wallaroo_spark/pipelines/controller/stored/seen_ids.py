@@ -23,10 +23,10 @@ from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterator
 from typing import NamedTuple
 
-from wallaroo_spark.pipelines.controller.partitioning import HASH_BYTES
 from wallaroo_spark.pipelines.controller.stored.encoding import decode, encode
-from wallaroo_spark.pipelines.controller.stored.entries_of_kind import Changes, Stored
+from wallaroo_spark.pipelines.controller.stored.entries import Changes, Stored
 from wallaroo_spark.pipelines.controller.stored.key_state import Head
+from wallaroo_spark.pipelines.schema.cloud_event import HASH_BYTES
 
 DIGEST_BYTES = 16
 SMALL_CHUNK = 1024
