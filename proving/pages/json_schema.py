@@ -11,8 +11,7 @@ from typing import Any
 from wallaroo_spark.pipelines.schema.declarations import KINDS, Permission, RetryPolicy, StageDeclaration, StartPoint
 from wallaroo_spark.pipelines.schema.documents import nested_table
 from wallaroo_spark.pipelines.schema.fields import ENTRY_KINDS, declared_rows
-from wallaroo_spark.pipelines.schema.names import NAME_PATTERN
-from wallaroo_spark.pipelines.schema.triggers import LONGEST_PATTERN
+from wallaroo_spark.pipelines.schema.names import LONGEST_PATTERN, NAME_PATTERN
 from wallaroo_spark.settings import Kind, Row, plain
 
 FILE = "schema.json"

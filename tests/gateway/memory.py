@@ -13,8 +13,7 @@ from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
-from wallaroo_spark.pipelines.schema.documents import read_declarations
-from wallaroo_spark.pipelines.schema.problems import Problems
+from wallaroo_spark.pipelines.schema.documents import Problems, read_declarations
 from wallaroo_spark.pipelines.schema.store import StoredSchema
 from wallaroo_spark.testing import fake_application
 from wallaroo_spark.yaml_reader import documents_of

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wallaroo_spark.pipelines.schema.triggers import LONGEST_PATTERN, matches, pattern_problem, shared_pattern
+from wallaroo_spark.pipelines.schema.names import LONGEST_PATTERN, matches, pattern_problem, shared_pattern
 
 
 @pytest.mark.parametrize(

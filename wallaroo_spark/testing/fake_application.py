@@ -39,9 +39,8 @@ from wallaroo_spark.pipelines.controller.stored.encoding import decode, encode
 from wallaroo_spark.pipelines.schema.applying import check_objects
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
 from wallaroo_spark.pipelines.schema.declarations import PipelineDeclaration, StreamDeclaration
-from wallaroo_spark.pipelines.schema.documents import PlacedDeclaration, read_declarations, read_files
+from wallaroo_spark.pipelines.schema.documents import PlacedDeclaration, Problems, read_declarations, read_files
 from wallaroo_spark.pipelines.schema.names import ObjectKey
-from wallaroo_spark.pipelines.schema.problems import Problems
 from wallaroo_spark.pipelines.schema.store import StoredSchema
 from wallaroo_spark.pipelines.schema.validation import distinct
 from wallaroo_spark.streams.inbox import DRIVER

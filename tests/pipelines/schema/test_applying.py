@@ -16,8 +16,15 @@ from pyarrow import fs
 from tests.pipelines.schema.samples import SHOP, pipeline
 from tests.waiting import SECONDS
 from wallaroo_spark.errors import ConfigurationError, PipelineError
-from wallaroo_spark.pipelines.schema.applying import ApplyResult, Branch, apply_files, delete_objects, find, kind_of
-from wallaroo_spark.pipelines.schema.changes import FieldChange
+from wallaroo_spark.pipelines.schema.applying import (
+    ApplyResult,
+    Branch,
+    FieldChange,
+    apply_files,
+    delete_objects,
+    find,
+    kind_of,
+)
 from wallaroo_spark.pipelines.schema.declarations import (
     NamespaceDeclaration,
     RetryPolicy,

@@ -16,9 +16,8 @@ from wallaroo_spark.pipelines.schema.declarations import (
     StartPoint,
     StreamDeclaration,
 )
-from wallaroo_spark.pipelines.schema.documents import from_stored, read_declarations, to_document
+from wallaroo_spark.pipelines.schema.documents import Problems, from_stored, read_declarations, to_document
 from wallaroo_spark.pipelines.schema.names import ObjectKey
-from wallaroo_spark.pipelines.schema.problems import Problems
 from wallaroo_spark.pipelines.schema.validation import cycles, distinct, validate
 from wallaroo_spark.yaml_reader import documents_of
 

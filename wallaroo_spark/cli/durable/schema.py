@@ -19,8 +19,15 @@ import click
 from wallaroo_spark.cli.common import Columns, exit_unless, print_result, print_rows
 from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.errors import ConfigurationError, printable
-from wallaroo_spark.pipelines.schema.applying import ApplyResult, Branch, apply_files, delete_objects, find, kind_of
-from wallaroo_spark.pipelines.schema.changes import ObjectChange
+from wallaroo_spark.pipelines.schema.applying import (
+    ApplyResult,
+    Branch,
+    ObjectChange,
+    apply_files,
+    delete_objects,
+    find,
+    kind_of,
+)
 from wallaroo_spark.pipelines.schema.declarations import KINDS, Declaration, PipelineDeclaration, StreamDeclaration
 from wallaroo_spark.pipelines.schema.documents import to_document
 from wallaroo_spark.texts import count, day_and_clock, hint

@@ -15,7 +15,7 @@ from wallaroo_spark.pipelines.controller.messages.events import InstanceCancelle
 from wallaroo_spark.pipelines.controller.messages.plans import PipelinePlan
 from wallaroo_spark.pipelines.controller.stored.key_state import Member, PipelineProgress, Queue
 from wallaroo_spark.pipelines.schema.cloud_event import CloudEvent
-from wallaroo_spark.pipelines.schema.triggers import matches
+from wallaroo_spark.pipelines.schema.names import matches
 
 READ_LIMIT = 1000
 """The most records of one read behind a cursor. It bounds an event's size."""

@@ -10,8 +10,7 @@ from wallaroo_spark import settings
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.options import public_name
 from wallaroo_spark.pipelines.schema.cron import cron_problem, zone_name_problem
-from wallaroo_spark.pipelines.schema.names import name_problem, object_name_problem
-from wallaroo_spark.pipelines.schema.triggers import pattern_problem
+from wallaroo_spark.pipelines.schema.names import name_problem, object_name_problem, pattern_problem
 from wallaroo_spark.settings import Kind, Row
 from wallaroo_spark.texts import hint
 

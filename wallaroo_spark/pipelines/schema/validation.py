@@ -13,10 +13,8 @@ from typing import NamedTuple, TypeVar
 
 from wallaroo_spark.pipelines.schema import declarations
 from wallaroo_spark.pipelines.schema.cron import zone_problem
-from wallaroo_spark.pipelines.schema.documents import MOST_OBJECTS, PlacedDeclaration
-from wallaroo_spark.pipelines.schema.names import ROOT_EVENT, ObjectKey, stream_key
-from wallaroo_spark.pipelines.schema.problems import Problems
-from wallaroo_spark.pipelines.schema.triggers import REST, shared_pattern
+from wallaroo_spark.pipelines.schema.documents import MOST_OBJECTS, PlacedDeclaration, Problems
+from wallaroo_spark.pipelines.schema.names import REST, ROOT_EVENT, ObjectKey, shared_pattern, stream_key
 from wallaroo_spark.texts import hint
 
 Schema = Mapping[ObjectKey, declarations.Declaration]
