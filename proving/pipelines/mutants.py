@@ -10,7 +10,7 @@ from unittest import mock
 
 from wallaroo_spark.engine.operator import functions
 from wallaroo_spark.engine.source import plan as source_plan
-from wallaroo_spark.pipelines.controller import controller, instances, stages
+from wallaroo_spark.pipelines.controller import controller, instances
 from wallaroo_spark.pipelines.controller.context import CallContext
 from wallaroo_spark.pipelines.controller.groups import SubscriberGroups
 from wallaroo_spark.pipelines.controller.instances import ActiveInstances
@@ -131,7 +131,7 @@ def accepts_incomplete_acks() -> AbstractContextManager[Any]:
 
 def begins_stages_too_early() -> AbstractContextManager[Any]:
     """A stage begins when its predecessors have begun."""
-    return mock.patch.object(stages, "is_done", lambda instance, stage: stage in instance.stages)
+    return mock.patch.object(instances, "is_done", lambda instance, stage: stage in instance.stages)
 
 
 def forgets_outputs_too_early() -> AbstractContextManager[Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from wallaroo_spark.pipelines.controller.context import KeyEntries
+from wallaroo_spark.pipelines.controller.instances import all_done, ready_stages
 from wallaroo_spark.pipelines.controller.messages.values import IN_SPARK, DelayedRecords, GroupDelivery, StageDelivery
-from wallaroo_spark.pipelines.controller.stages import all_done, ready_stages
 from wallaroo_spark.pipelines.controller.states import DeliveryState, StatementState, TxState
 from wallaroo_spark.pipelines.controller.stored.key_state import Head
 

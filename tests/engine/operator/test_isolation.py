@@ -14,7 +14,7 @@ from tests.pipelines.controller.one_key import BEGINNING, ORDERS, REPLY, SHIPMEN
 from wallaroo_spark.engine.isolation import RememberedRuns, failing
 from wallaroo_spark.engine.operator.turn import InputRow, take_turn
 from wallaroo_spark.engine.set_aside import NOTHING, FailedRow, SetAside
-from wallaroo_spark.pipelines.controller import instances, partition_log, stages
+from wallaroo_spark.pipelines.controller import instances, partition_log
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.plans import PipelinePlan, StagePlan
@@ -44,7 +44,7 @@ def no_poison_is_appended(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def no_poison_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     """The controller has a defect: it cannot begin an instance of an event whose id begins with ``poison``."""
-    real = stages.inputs
+    real = instances.inputs
 
     def given(stage: StagePlan, instance: Any) -> Any:
         if instance.root is not None and instance.root.id.startswith("poison"):

@@ -21,13 +21,12 @@ from typing import Any
 from wallaroo_spark.errors import PipelineError, bounded_reason
 from wallaroo_spark.pipelines.controller.context import CallContext
 from wallaroo_spark.pipelines.controller.groups import SubscriberGroups
-from wallaroo_spark.pipelines.controller.instances import ActiveInstances
+from wallaroo_spark.pipelines.controller.instances import ActiveInstances, ack_problem
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions, values
 from wallaroo_spark.pipelines.controller.messages.plans import RetryPlan
 from wallaroo_spark.pipelines.controller.partition_log import PartitionLog, records_problem
 from wallaroo_spark.pipelines.controller.pipelines import PipelineRuns
-from wallaroo_spark.pipelines.controller.stages import ack_problem
 from wallaroo_spark.pipelines.controller.states import DeliveryEvent, DeliveryState
 from wallaroo_spark.pipelines.controller.stored.entries import Changes
 from wallaroo_spark.pipelines.controller.stored.key_state import OpenDelivery

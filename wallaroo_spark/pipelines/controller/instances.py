@@ -1,4 +1,6 @@
-"""Active instances: their stages are delivered, their outputs recorded, their stream outputs carried.
+"""The active instances of a partition's pipelines: the deliveries of their stages, their outputs and their end.
+
+Functions here tell which stages of an instance may begin, which outputs are still needed, and whether an ack is whole.
 
 Source: ``docs/pipelines/design.md#pipelines-and-instances``.
 """
@@ -9,9 +11,10 @@ from collections.abc import Iterator, Sequence
 
 from wallaroo_spark.pipelines.controller.context import CallContext
 from wallaroo_spark.pipelines.controller.messages import events, instructions, values
-from wallaroo_spark.pipelines.controller.messages.plans import StagePlan
+from wallaroo_spark.pipelines.controller.messages.events import DeliveryAcked
+from wallaroo_spark.pipelines.controller.messages.plans import PipelinePlan, StagePlan
 from wallaroo_spark.pipelines.controller.messages.values import DEAD_LETTER, Failure, dead_letter
-from wallaroo_spark.pipelines.controller.stages import all_done, inputs, ready_stages, release
+from wallaroo_spark.pipelines.controller.partition_log import records_problem
 from wallaroo_spark.pipelines.controller.states import DeliveryEvent, DeliveryState
 from wallaroo_spark.pipelines.controller.stored import key_state
 from wallaroo_spark.pipelines.controller.stored.key_state import Instance, OpenDelivery, PipelineProgress, next_size
@@ -323,3 +326,60 @@ def _by_partition(written: instructions.Written) -> dict[int, list[int]]:
     for partition, offset in written.places():
         found.setdefault(partition, []).append(offset)
     return found
+
+
+def is_done(instance: Instance, stage: str) -> bool:
+    """Whether a stage of an instance is done."""
+    found = instance.stages.get(stage)
+    return found is not None and found.open.state is DeliveryState.DONE
+
+
+def ready_stages(plan: PipelinePlan, instance: Instance) -> Iterator[StagePlan]:
+    """The stages that have not begun and whose predecessors are all done."""
+    for stage in plan.stages:
+        if stage.name not in instance.stages and all(
+            is_done(instance, name) for name in (*stage.after, *stage.dependencies)
+        ):
+            yield stage
+
+
+def all_done(plan: PipelinePlan, instance: Instance) -> bool:
+    """Whether every stage is done."""
+    return all(is_done(instance, stage.name) for stage in plan.stages)
+
+
+def inputs(stage: StagePlan, instance: Instance) -> tuple[CloudEvent | None, tuple[tuple[str, Payload], ...]]:
+    """The root event and the outputs that a stage is given."""
+    found = ((name, instance.stages[name].output) for name in stage.dependencies)
+    outputs = tuple((name, output) for name, output in found if output is not None)
+    return instance.root if stage.given_root else None, outputs
+
+
+def release(plan: PipelinePlan, instance: Instance) -> None:
+    """Remove the outputs, and the root event, that no stage needs any more."""
+    open_stages = [stage for stage in plan.stages if not is_done(instance, stage.name)]
+    needed = {name for stage in open_stages for name in stage.dependencies}
+    for name, progress in instance.stages.items():
+        if name not in needed:
+            progress.output = None
+    if not any(stage.given_root or stage.dead_letter for stage in open_stages):
+        instance.root = None
+
+
+def ack_problem(stage: StagePlan, ack: DeliveryAcked) -> str:
+    """Why an ack is not complete, with the remedy; empty when it is."""
+    if stage.output_required and ack.output is None:
+        return f"stage {stage.name} requires an output, and the ack has none; the delivery is treated as nacked"
+    named = {output.target.stream for output in ack.stream_outputs}
+    for name in stage.stream_outputs:
+        if name not in named:
+            return (
+                f"stage {stage.name} requires a stream output for {name}, and the ack has none; name the stream, with "
+                "no record if there is nothing to write; the delivery is treated as nacked"
+            )
+    for output in ack.stream_outputs:
+        if output.target.stream not in stage.stream_outputs:
+            return f"stage {stage.name} does not declare the stream output {output.target.stream}; declare it"
+        if output.records and (problem := records_problem(output.records)):
+            return f"the stream output for {output.target.stream} is not valid: {problem}"
+    return ""
