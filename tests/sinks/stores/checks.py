@@ -4,8 +4,10 @@ rows."""
 from __future__ import annotations
 
 import pickle
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -126,6 +128,48 @@ def check_a_crash_behind_the_commit_repeats_nothing(store: Store, monkeypatch: p
 
     assert (sorted(store.seen()), list(store.make().recover())) == (["a", "b"], [])
 
+
+def check_two_drivers_that_commit_one_batch_commit_it_once(store: Store, _: Path, patch: pytest.MonkeyPatch) -> None:
+    """The one reads the table, and the other commits before it writes."""
+    store.make().commit(0, store.prepare(0, ["a"]))
+    prepared = store.prepare(1, ["b"])
+    slow: Any = store.make()
+    read = slow._table
+    stale = [read()]
+    store.make().commit(1, prepared)
+    patch.setattr(slow, "_table", lambda: stale.pop() if stale else read())
+    slow.commit(1, prepared)
+
+    assert sorted(store.seen()) == ["a", "b"]
+
+
+def check_a_new_checkpoint_writes_its_batches_and_an_old_one_is_refused(
+    store: Store, checkpoint: Path, _: pytest.MonkeyPatch
+) -> None:
+    backup = checkpoint.with_name("backup")
+    store.make().commit(0, store.prepare(0, ["a"]))
+    left = store.prepare(1, ["b"])
+    shutil.copytree(checkpoint, backup)
+    store.make().commit(1, left)
+
+    # An older checkpoint lists a transaction as undecided that was committed since: its rows must stay.
+    shutil.rmtree(checkpoint)
+    shutil.copytree(backup, checkpoint)
+    sink = store.make()
+    sink.abort(sink.recover())
+    assert sorted(store.seen()) == ["a", "b"]
+    assert "has batch 1 already, and this is batch 1" in refuses(store.make(), {"value": pa.array(["c"])}, 1)
+
+    shutil.rmtree(checkpoint)
+    store.make().commit(0, store.prepare(0, ["again"]))
+    assert sorted(store.seen()) == ["a", "again", "b"]
+
+
+OF_TABLES: list[Any] = [
+    check_two_drivers_that_commit_one_batch_commit_it_once,
+    check_a_new_checkpoint_writes_its_batches_and_an_old_one_is_refused,
+]
+"""Checks of sinks on tables that record the newest batch; they take the checkpoint's folder too."""
 
 CHECKS: list[Any] = [
     check_batches_appear_whole_and_once,

@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 
-from tests.sinks.stores.checks import CHECKS, Store, name_of, refuses
+from tests.sinks.stores.checks import CHECKS, OF_TABLES, Store, name_of, refuses
 from wallaroo_spark.errors import ConfigurationError, SinkError
 from wallaroo_spark.sinks.interface import Prepared, Transaction
 from wallaroo_spark.sinks.stores.delta import DeltaSink
@@ -61,6 +61,16 @@ def store(make: Make, place: Path) -> Store:
 @pytest.mark.parametrize("check", CHECKS, ids=name_of)
 def test_a_store_under_two_phase_commit(check: Callable[[Store], None], store: Store) -> None:
     check(store)
+
+
+@pytest.mark.parametrize("check", OF_TABLES, ids=name_of)
+def test_a_table_under_two_drivers_and_checkpoints(
+    check: Callable[[Store, Path, pytest.MonkeyPatch], None],
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    check(store, tmp_path / "checkpoint", monkeypatch)
 
 
 def test_a_crash_behind_the_commit_repeats_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,44 +203,6 @@ def test_compaction_and_vacuum_between_vote_and_commit_lose_nothing(make: Make, 
     store.make().commit(3, prepared)
 
     assert sorted(store.seen()) == ["0", "1", "2", "3"]
-
-
-def test_two_drivers_that_commit_one_batch_commit_it_once(
-    make: Make, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The one reads the log, and the other commits before it writes."""
-    store.make().commit(0, store.prepare(0, ["a"]))
-    prepared = store.prepare(1, ["b"])
-    slow = make()
-    read = slow._table
-    stale = [read()]
-    make().commit(1, prepared)
-    monkeypatch.setattr(slow, "_table", lambda: stale.pop() if stale else read())
-    slow.commit(1, prepared)
-
-    assert sorted(store.seen()) == ["a", "b"]
-
-
-def test_a_new_checkpoint_writes_its_batches_and_an_old_one_is_refused(
-    make: Make, store: Store, tmp_path: Path
-) -> None:
-    checkpoint = tmp_path / "checkpoint"
-    store.make().commit(0, store.prepare(0, ["a"]))
-    left = store.prepare(1, ["b"])
-    shutil.copytree(checkpoint, tmp_path / "backup")
-    store.make().commit(1, left)
-
-    # An older checkpoint lists a transaction as undecided that was committed since: its rows must stay.
-    shutil.rmtree(checkpoint)
-    shutil.copytree(tmp_path / "backup", checkpoint)
-    sink = store.make()
-    sink.abort(sink.recover())
-    assert sorted(store.seen()) == ["a", "b"]
-    assert "has batch 1 already, and this is batch 1" in refuses(make(), {"value": pa.array(["c"])}, 1)
-
-    shutil.rmtree(checkpoint)
-    store.make().commit(0, store.prepare(0, ["again"]))
-    assert sorted(store.seen()) == ["a", "again", "b"]
 
 
 def test_two_queries_of_one_name_are_kept_apart(make: Make, store: Store, tmp_path: Path) -> None:

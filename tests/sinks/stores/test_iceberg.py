@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -15,7 +14,7 @@ from pyarrow import parquet
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import StringType
 
-from tests.sinks.stores.checks import CHECKS, Store, name_of, refuses
+from tests.sinks.stores.checks import CHECKS, OF_TABLES, Store, name_of, refuses
 from tests.sinks.stores.iceberg_lake import Lake
 from wallaroo_spark.errors import SinkError
 from wallaroo_spark.sinks.interface import Transaction
@@ -50,6 +49,16 @@ def deliver(sink: IcebergSink, batch: int, columns: dict[str, Any]) -> None:
 @pytest.mark.parametrize("check", CHECKS, ids=name_of)
 def test_a_store_under_two_phase_commit(check: Callable[[Store], None], store: Store) -> None:
     check(store)
+
+
+@pytest.mark.parametrize("check", OF_TABLES, ids=name_of)
+def test_a_table_under_two_drivers_and_checkpoints(
+    check: Callable[[Store, Path, pytest.MonkeyPatch], None],
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    check(store, tmp_path / "checkpoint", monkeypatch)
 
 
 def test_types_come_back_from_a_table_that_is_divided(make: Make, lake: Lake) -> None:
@@ -104,43 +113,6 @@ def test_expired_snapshots_and_new_columns_repeat_and_lose_nothing(store: Store,
 
     assert sorted(store.seen()) == ["a", "b", "of another writer"]
     assert marked.snapshot_id not in [one.snapshot_id for one in lake.table().snapshots()]
-
-
-def test_two_drivers_that_commit_one_batch_commit_it_once(
-    make: Make, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The one reads the catalog, and the other commits before it writes."""
-    store.make().commit(0, store.prepare(0, ["a"]))
-    prepared = store.prepare(1, ["b"])
-    slow = make()
-    read = slow._table
-    stale = [read()]
-    make().commit(1, prepared)
-    monkeypatch.setattr(slow, "_table", lambda: stale.pop() if stale else read())
-    slow.commit(1, prepared)
-
-    assert sorted(store.seen()) == ["a", "b"]
-
-
-def test_a_new_checkpoint_writes_its_batches_and_an_old_one_is_refused(
-    make: Make, store: Store, tmp_path: Path
-) -> None:
-    checkpoint = tmp_path / "checkpoint"
-    store.make().commit(0, store.prepare(0, ["a"]))
-    left = store.prepare(1, ["b"])
-    shutil.copytree(checkpoint, tmp_path / "backup")
-    store.make().commit(1, left)
-
-    shutil.rmtree(checkpoint)
-    shutil.copytree(tmp_path / "backup", checkpoint)
-    sink = store.make()
-    sink.abort(sink.recover())
-    assert sorted(store.seen()) == ["a", "b"]
-    assert "has batch 1 already, and this is batch 1" in refuses(make(), {"value": pa.array(["c"])}, 1)
-
-    shutil.rmtree(checkpoint)
-    store.make().commit(0, store.prepare(0, ["again"]))
-    assert sorted(store.seen()) == ["a", "again", "b"]
 
 
 def test_a_table_that_is_gone_between_vote_and_commit_is_an_error(store: Store, lake: Lake) -> None:

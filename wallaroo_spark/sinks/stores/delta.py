@@ -32,8 +32,15 @@ from wallaroo_spark.sidecar import durable
 from wallaroo_spark.sidecar.syncing import sync
 from wallaroo_spark.sinks.interface import Prepared, Transaction
 from wallaroo_spark.sinks.settings import DeltaSettings
-from wallaroo_spark.sinks.stores.staged_rows import StagedSink, explained
-from wallaroo_spark.sinks.stores.table_rows import TableShape, WrittenFile, check_partitions, plain_schema, write_files
+from wallaroo_spark.sinks.stores.staged_rows import explained, rows_lost
+from wallaroo_spark.sinks.stores.table_rows import (
+    TableShape,
+    TableSink,
+    WrittenFile,
+    check_partitions,
+    plain_schema,
+    write_files,
+)
 from wallaroo_spark.sinks.writer import BatchWriter, transactional
 from wallaroo_spark.steps import SinkStep, passed
 from wallaroo_spark.storage.locations import Location, for_tasks, is_local, open_location, session
@@ -55,7 +62,7 @@ def delta(settings: DeltaSettings) -> BatchWriter:
     return transactional(sink, checkpoint=settings.checkpoint, shape=sink.with_the_shape_of_now)
 
 
-class DeltaSink(StagedSink):
+class DeltaSink(TableSink[DeltaTable | None]):
     """Appends rows to a Delta table, columns by name, and creates the table with the first batch that has rows.
 
     Raises :class:`ConfigurationError` for settings that cannot work; methods raise :class:`SinkError`.
@@ -87,24 +94,15 @@ class DeltaSink(StagedSink):
     def prepare(self, transaction: Transaction, rows: Iterator[pa.RecordBatch]) -> Prepared:
         """Write the rows to files in the table's folder, which its log does not know."""
         shape, newest = self._shape or self._read()
-        if newest >= transaction.batch:
-            raise SinkError(
-                f"sink {self.name}: {self._path} has batch {newest} already, and this is batch {transaction.batch}: "
-                "the query's checkpoint is older than the table; start the query with the newest checkpoint, or give "
-                "it another name= to write these rows again",
-                code="sink-batch-unknown",
-                batch=transaction.batch,
-            )
-        self._stage.write(transaction, ())
+        self._begin(transaction, newest)
         pieces = (piece for piece in rows if piece.num_rows)
         first = next(pieces, None)
         if first is None:
             return Prepared(transaction, 0)
-        where = f"sink {self.name}: {self._path}"
         if shape is None:
-            found = plain_schema(first.schema, where)
+            found = plain_schema(first.schema, self._where)
             shape = TableShape(pa.schema([one.with_nullable(True) for one in found]), self._partitions)
-        check_partitions(shape, where)
+        check_partitions(shape, self._where)
         filesystem, root = self._opened
 
         def open_file(number: int) -> tuple[str, AbstractContextManager[Any]]:
@@ -117,43 +115,21 @@ class DeltaSink(StagedSink):
 
         with self._explained(f"write {transaction.id}"):
             durable.make_folder(filesystem, root)
-            files = write_files(all_of_it(), shape, where, open_file)
+            files = write_files(all_of_it(), shape, self._where, open_file)
             described = [self._described(one) for one in files]
         schema = Schema.from_arrow(shape.schema).to_json()
         detail = {"files": described, "schema": schema, "partitions": list(shape.partitions)}
         return Prepared(transaction, sum(one.rows for one in files), detail)
 
-    def commit(self, batch: int, prepared: Sequence[Prepared]) -> None:
-        """Add the files of the batch to the table's log, in one entry."""
-        given = [one for one in prepared if one.rows]
-        if given:
-            self._add(batch, given)
-        done = {one.transaction for one in prepared}
-        left = [one for one in self._stage.found() if one.batch <= batch]
-        self.abort([one for one in left if one not in done])
-        self._stage.drop(left)
-
-    def abort(self, transactions: Sequence[Transaction]) -> None:
-        """Delete the files of transactions, except where the log may know them: then VACUUM deletes what it does not.
-
-        A checkpoint that is older than the table may list transactions as undecided that were committed since.
-        """
-        if not transactions:
-            return
-        newest = self._newest(self._table())
+    def _remove(self, table: DeltaTable | None, file: str) -> bool:
         filesystem, root = self._opened
-        with self._explained("abort"):
-            for transaction in transactions:
-                number = 0
-                while transaction.batch > newest:
-                    path = f"{root}/{self._file(transaction, number)}"
-                    if not filesystem.get_file_info(path).is_file:
-                        break
-                    durable.delete_file(filesystem, path)
-                    number += 1
-        super().abort(transactions)
+        found: bool = filesystem.get_file_info(f"{root}/{file}").is_file
+        if found:
+            durable.delete_file(filesystem, f"{root}/{file}")
+        return found
 
     def _add(self, batch: int, given: Sequence[Prepared]) -> None:
+        """Add the files of the batch to the table's log, in one entry."""
         detail = given[0].detail
         properties = CommitProperties(app_transactions=[DeltaTransaction(self._application, batch)])
         for tries in range(1, _MOST_TRIES + 1):
@@ -188,12 +164,7 @@ class DeltaSink(StagedSink):
         filesystem, root = self._opened
         path = f"{root}/{file['path']}"
         if filesystem.get_file_info(path).size != file["size"]:
-            raise SinkError(
-                f"sink {self.name}: the {one.rows} rows of {one.transaction.id} cannot be committed, because {path} "
-                "is not as it was written; restore it, or deliver the batch again from an older checkpoint",
-                code="sink-rows-lost",
-                transaction=one.transaction.id,
-            )
+            raise rows_lost(self.name, one, f"{path} is not as it was written")
         passed(SinkStep.HALF_COMMITTED)
         return AddAction(file["path"], file["size"], file["values"], file["modified"], True, file["statistics"])
 
@@ -212,14 +183,12 @@ class DeltaSink(StagedSink):
         table = self._table()
         if table is None:
             return None, -1
-        where = f"sink {self.name}: {self._path}"
         self._check_features(table)
-        shape = TableShape(
-            plain_schema(pa.schema(table.schema().to_arrow()), where), tuple(table.metadata().partition_columns)
-        )
+        schema = plain_schema(pa.schema(table.schema().to_arrow()), self._where)
+        shape = TableShape(schema, tuple(table.metadata().partition_columns))
         if self._partitions not in ((), shape.partitions):
             raise SinkError(
-                f"{where} is divided by {', '.join(shape.partitions) or 'nothing'}, and partition_by is "
+                f"{self._where} is divided by {', '.join(shape.partitions) or 'nothing'}, and partition_by is "
                 f"{', '.join(self._partitions)}; leave partition_by out, or write to a table of its own",
                 code="sink-target",
                 path=str(self._path),
@@ -241,7 +210,7 @@ class DeltaSink(StagedSink):
             on += [f"NOT NULL within column {one['name']}"] if _has_parts_without_null(one["type"]) else []
         if on:
             raise SinkError(
-                f"sink {self.name}: {self._path} has {', '.join(on)}, which this sink does not keep; remove it from "
+                f"{self._where} has {', '.join(on)}, which this sink does not keep; remove it from "
                 "the table, or write the batch with Delta's own writer in Spark, as the page on sinks says",
                 code="sink-target",
                 path=str(self._path),
@@ -259,6 +228,10 @@ class DeltaSink(StagedSink):
         """The newest batch of this sink in a table; -1 without one."""
         known = table.transaction_version(self._application) if table is not None else None
         return -1 if known is None else int(known)
+
+    @property
+    def _where(self) -> str:
+        return f"sink {self.name}: {self._path}"
 
     @property
     def _application(self) -> str:
@@ -280,10 +253,6 @@ class DeltaSink(StagedSink):
     @property
     def _options(self) -> dict[str, str]:
         return self._address[1]
-
-    def _file(self, transaction: Transaction, number: int) -> str:
-        own = f"{self.name}-{self._stage.identity()[:8]}"
-        return f"{own}.{transaction.batch}.{transaction.partition}.{transaction.attempt}.{number}.parquet"
 
     def _described(self, file: WrittenFile) -> dict[str, Any]:
         filesystem, root = self._opened

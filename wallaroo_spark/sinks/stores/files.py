@@ -30,7 +30,7 @@ from wallaroo_spark.sidecar import durable
 from wallaroo_spark.sidecar.task_access import write_arrow
 from wallaroo_spark.sinks.interface import Prepared, Transaction
 from wallaroo_spark.sinks.settings import FilesSettings
-from wallaroo_spark.sinks.stores.staged_rows import StagedRows, explained, file_of, transaction_of
+from wallaroo_spark.sinks.stores.staged_rows import StagedRows, explained, file_of, rows_lost, transaction_of
 from wallaroo_spark.sinks.writer import BatchWriter, transactional
 from wallaroo_spark.steps import SinkStep, passed
 from wallaroo_spark.storage.locations import Location, for_tasks, open_location, session
@@ -206,12 +206,7 @@ class FilesSink:
             if self._kind(staged) == fs.FileType.File:
                 filesystem.move(staged, part)
             elif self._kind(part) != fs.FileType.File and not self._is_there(batch):
-                raise SinkError(
-                    f"sink {self.name}: the {one.rows} rows of {one.transaction.id} cannot be committed, because "
-                    f"{staged} is gone; restore it, or deliver the batch again from an older checkpoint",
-                    code="sink-rows-lost",
-                    transaction=one.transaction.id,
-                )
+                raise rows_lost(self.name, one, f"{staged} is gone")
             passed(SinkStep.HALF_COMMITTED)
         owner = json.dumps({"sink": self.name, "owner": self._stage.identity(), "batch": batch}).encode()
         durable.write_file(filesystem, f"{ready}/{OWNER}", owner)

@@ -27,8 +27,8 @@ from wallaroo_spark.settings import function_takes_settings, takes_settings
 from wallaroo_spark.sidecar.syncing import sync
 from wallaroo_spark.sinks.interface import Prepared, Transaction
 from wallaroo_spark.sinks.settings import IcebergSettings
-from wallaroo_spark.sinks.stores.staged_rows import StagedSink, explained
-from wallaroo_spark.sinks.stores.table_rows import TableShape, check_partitions, plain_schema, write_files
+from wallaroo_spark.sinks.stores.staged_rows import explained, rows_lost
+from wallaroo_spark.sinks.stores.table_rows import TableShape, TableSink, check_partitions, plain_schema, write_files
 from wallaroo_spark.sinks.writer import BatchWriter, transactional
 from wallaroo_spark.steps import SinkStep, passed
 
@@ -57,7 +57,7 @@ def iceberg(settings: IcebergSettings) -> BatchWriter:
     return transactional(sink, checkpoint=settings.checkpoint, shape=sink.with_the_table_of_now)
 
 
-class IcebergSink(StagedSink):
+class IcebergSink(TableSink["Table"]):
     """Appends rows to an Iceberg table that is there, columns by name. Methods raise :class:`SinkError`."""
 
     @takes_settings(IcebergSettings)
@@ -78,56 +78,26 @@ class IcebergSink(StagedSink):
     def prepare(self, transaction: Transaction, rows: Iterator[pa.RecordBatch]) -> Prepared:
         """Write the rows to files at the table's location, which no snapshot has."""
         now = self._now or self._read()
-        if now.newest >= transaction.batch:
-            raise SinkError(
-                f"sink {self.name}: table {self._identifier} has batch {now.newest} already, and this is batch "
-                f"{transaction.batch}: the query's checkpoint is older than the table; start the query with the "
-                "newest checkpoint, or give it another name= to write these rows again",
-                code="sink-batch-unknown",
-                batch=transaction.batch,
-            )
-        self._stage.write(transaction, ())
+        self._begin(transaction, now.newest)
         io = load_file_io(now.io, now.location)
 
         def open_file(number: int) -> tuple[str, AbstractContextManager[Any]]:
-            path = self._path(now.location, transaction, number)
+            path = _path(now.location, self._file(transaction, number))
             return path, _new_file(io, path)
 
         with self._explained(f"write {transaction.id}"):
             files = write_files(rows, now.shape, self._where, open_file, keep_partitions=True)
         return Prepared(transaction, sum(one.rows for one in files), {"files": [one.path for one in files]})
 
-    def commit(self, batch: int, prepared: Sequence[Prepared]) -> None:
-        """Add the files of the batch to the table, and set the property to the batch."""
-        given = [one for one in prepared if one.rows]
-        if given:
-            self._add(batch, given)
-        done = {one.transaction for one in prepared}
-        left = [one for one in self._stage.found() if one.batch <= batch]
-        self.abort([one for one in left if one not in done])
-        self._stage.drop(left)
-
-    def abort(self, transactions: Sequence[Transaction]) -> None:
-        """Delete the files of transactions, except where the table may have them: removing orphans deletes those.
-
-        A checkpoint that is older than the table may list transactions as undecided that were committed since.
-        """
-        if not transactions:
-            return
-        table = self._table()
-        newest = self._newest(table)
-        with self._explained("abort"):
-            for transaction in transactions:
-                number = 0
-                while transaction.batch > newest:
-                    path = self._path(table.location(), transaction, number)
-                    if not table.io.new_input(path).exists():
-                        break
-                    table.io.delete(path)
-                    number += 1
-        super().abort(transactions)
+    def _remove(self, table: Table, file: str) -> bool:
+        path = _path(table.location(), file)
+        found: bool = table.io.new_input(path).exists()
+        if found:
+            table.io.delete(path)
+        return found
 
     def _add(self, batch: int, given: Sequence[Prepared]) -> None:
+        """Add the files of the batch to the table, and set the property to the batch."""
         for tries in range(1, _MOST_TRIES + 1):
             table = self._table()
             if self._newest(table) >= batch:
@@ -135,12 +105,7 @@ class IcebergSink(StagedSink):
             for one in given:
                 for path in one.detail["files"]:
                     if not table.io.new_input(path).exists():
-                        raise SinkError(
-                            f"sink {self.name}: the {one.rows} rows of {one.transaction.id} cannot be committed, "
-                            f"because {path} is gone; restore it, or deliver the batch again from an older checkpoint",
-                            code="sink-rows-lost",
-                            transaction=one.transaction.id,
-                        )
+                        raise rows_lost(self.name, one, f"{path} is gone")
                 passed(SinkStep.HALF_COMMITTED)
             # The package's own retry would not look again whether another driver has added the batch.
             table.metadata.properties[_RETRIES] = "0"
@@ -202,14 +167,13 @@ class IcebergSink(StagedSink):
     def _where(self) -> str:
         return f"sink {self.name}: table {self._identifier}"
 
-    def _path(self, location: str, transaction: Transaction, number: int) -> str:
-        own = f"{self.name}-{self._stage.identity()[:8]}"
-        file = f"{own}.{transaction.batch}.{transaction.partition}.{transaction.attempt}.{number}.parquet"
-        return f"{location.rstrip('/')}/data/{file}"
-
     def _explained(self, action: str) -> AbstractContextManager[None]:
         errors = (OSError, pa.ArrowException, RESTError, CommitFailedException, ValueError)
         return explained(self.name, action, self._identifier, *errors)
+
+
+def _path(location: str, file: str) -> str:
+    return f"{location.rstrip('/')}/data/{file}"
 
 
 @contextmanager

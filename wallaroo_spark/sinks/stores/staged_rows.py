@@ -130,6 +130,16 @@ def explained(sink: str, action: str, place: str, *errors: type[Exception]) -> I
         ) from error
 
 
+def rows_lost(sink: str, one: Prepared, why: str) -> SinkError:
+    """An error: prepared rows cannot be committed, because of ``why``."""
+    return SinkError(
+        f"sink {sink}: the {one.rows} rows of {one.transaction.id} cannot be committed, because {why}; restore it, or "
+        "deliver the batch again from an older checkpoint",
+        code="sink-rows-lost",
+        transaction=one.transaction.id,
+    )
+
+
 class StagedSink:
     """What sinks have in common whose rows are staged beside the checkpoint until they are committed."""
 

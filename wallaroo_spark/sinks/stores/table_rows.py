@@ -1,18 +1,25 @@
-"""Rows as Parquet files of a table: the types that tables have, the columns that a table takes, its partitions."""
+"""Rows as Parquet files of a table: the types that tables have, the columns that a table takes, its partitions; and
+what the sinks of tables have in common."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
 from wallaroo_spark.errors import SinkError
+from wallaroo_spark.sinks.interface import Prepared, Transaction
 from wallaroo_spark.sinks.stores.files import gathered
+from wallaroo_spark.sinks.stores.staged_rows import StagedSink
+
+T = TypeVar("T")
 
 _STRANGE = set(" ,;{}()\n\t=")
 """Characters that readers of tables do not accept in names of columns."""
@@ -164,6 +171,81 @@ def _plain(kind: pa.DataType, name: str, where: str) -> pa.DataType:
     if pa.types.is_map(kind):
         return pa.map_(_plain(kind.key_type, name, where), _plain(kind.item_type, name, where))
     raise _refused(where, name, f"is of type {kind}, which tables do not have: cast it")
+
+
+class TableSink(StagedSink, ABC, Generic[T]):
+    """A sink on a table ``T``, which tells the newest batch that this sink has added.
+
+    Tasks write files that the table does not know, and an empty file beside the checkpoint for each transaction; the
+    commit adds the files. Methods raise :class:`SinkError`.
+    """
+
+    def commit(self, batch: int, prepared: Sequence[Prepared]) -> None:
+        """Add the files of the batch to the table, unless it has them, and delete those of other attempts."""
+        given = [one for one in prepared if one.rows]
+        if given:
+            self._add(batch, given)
+        done = {one.transaction for one in prepared}
+        left = [one for one in self._stage.found() if one.batch <= batch]
+        self.abort([one for one in left if one not in done])
+        self._stage.drop(left)
+
+    def abort(self, transactions: Sequence[Transaction]) -> None:
+        """Delete the files of transactions, except where the table may know them: its own cleaning deletes those.
+
+        A checkpoint that is older than the table may list transactions as undecided that were committed since.
+        """
+        if not transactions:
+            return
+        table = self._table()
+        newest = self._newest(table)
+        with self._explained("abort"):
+            for transaction in transactions:
+                number = 0
+                while transaction.batch > newest and self._remove(table, self._file(transaction, number)):
+                    number += 1
+        super().abort(transactions)
+
+    def _begin(self, transaction: Transaction, newest: int) -> None:
+        """Note a transaction beside the checkpoint, unless the table has its batch already."""
+        if newest >= transaction.batch:
+            raise SinkError(
+                f"{self._where} has batch {newest} already, and this is batch {transaction.batch}: the query's "
+                "checkpoint is older than the table; start the query with the newest checkpoint, or give it another "
+                "name= to write these rows again",
+                code="sink-batch-unknown",
+                batch=transaction.batch,
+            )
+        self._stage.write(transaction, ())
+
+    def _file(self, transaction: Transaction, number: int) -> str:
+        own = f"{self.name}-{self._stage.identity()[:8]}"
+        return f"{own}.{transaction.batch}.{transaction.partition}.{transaction.attempt}.{number}.parquet"
+
+    @property
+    @abstractmethod
+    def _where(self) -> str:
+        """The sink and its table, as errors name them."""
+
+    @abstractmethod
+    def _explained(self, action: str) -> AbstractContextManager[None]:
+        """Raise the errors of the table as :class:`SinkError`."""
+
+    @abstractmethod
+    def _table(self) -> T:
+        """The table as it is now."""
+
+    @abstractmethod
+    def _newest(self, table: T) -> int:
+        """The newest batch of this sink in the table; -1 without one."""
+
+    @abstractmethod
+    def _add(self, batch: int, given: Sequence[Prepared]) -> None:
+        """Add the files of a batch to the table and note the batch there, both or none, unless it is noted."""
+
+    @abstractmethod
+    def _remove(self, table: T, file: str) -> bool:
+        """Delete a file of a transaction; return whether it was there."""
 
 
 def _refused(where: str, column: str, why: str) -> SinkError:
