@@ -9,6 +9,7 @@ import stat
 import subprocess
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -112,3 +113,26 @@ class Guarded:
 
     def _last_lines(self) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
+
+
+class GuardedServer(ABC):
+    """A server of one program: its subclass sets the guard and the command, and tells when it answers."""
+
+    _guard: Guarded
+    _command: list[str]
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        self._guard.start(self._command, self._answers)
+
+    def stop(self) -> None:
+        """End it with the signal of its guard; its files stay."""
+        self._guard.stop()
+
+    def remove(self) -> None:
+        """End it and remove its files."""
+        self._guard.remove()
+
+    @abstractmethod
+    def _answers(self) -> bool:
+        """Whether it serves already."""

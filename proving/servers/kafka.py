@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from proving.ports import free_ports
-from proving.servers.guard import Guarded
+from proving.servers.guard import Guarded, GuardedServer
 from proving.servers.maven import fetched, java
 
 VERSION = "4.1.0"
@@ -51,7 +51,7 @@ log.cleaner.enable=false
 """
 
 
-class KafkaServer:
+class KafkaServer(GuardedServer):
     """One broker in KRaft mode on free ports of the loopback."""
 
     def __init__(self, options: Sequence[str] = JAVA) -> None:
@@ -76,10 +76,6 @@ class KafkaServer:
         """The process above the broker's; only while it runs."""
         return self._guard.pid
 
-    def start(self) -> None:
-        """Start the broker and wait until it answers."""
-        self._guard.start(self._command, self._answers)
-
     def create(self, topic: str, partitions: int = 1, **config: str) -> None:
         """Create a topic, and wait until its partitions are led; ``config`` has underscores in place of dots."""
         new = NewTopic(topic, num_partitions=partitions, config={k.replace("_", "."): v for k, v in config.items()})
@@ -89,14 +85,6 @@ class KafkaServer:
         with closing(Consumer({"bootstrap.servers": self.bootstrap, "group.id": "creator"})) as consumer:
             for partition in range(partitions):
                 _until_led(consumer, TopicPartition(topic, partition))
-
-    def stop(self) -> None:
-        """Kill the broker; its files stay."""
-        self._guard.stop()
-
-    def remove(self) -> None:
-        """End the broker and remove its files."""
-        self._guard.remove()
 
     def _answers(self) -> bool:
         try:

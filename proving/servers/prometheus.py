@@ -18,7 +18,7 @@ from typing import Any
 
 from proving.ports import free_ports
 from proving.servers.debian import unpacked
-from proving.servers.guard import Guarded
+from proving.servers.guard import Guarded, GuardedServer
 
 ASK_SECONDS = 30.0
 PROGRAMS = ("prometheus", "promtool")
@@ -42,7 +42,7 @@ def promtool(*arguments: str, folder: Path | None = None) -> subprocess.Complete
     )
 
 
-class PrometheusServer:
+class PrometheusServer(GuardedServer):
     """A Prometheus on a free port of the loopback, with the rules of a file, that scrapes targets every two seconds."""
 
     def __init__(self, targets: Sequence[str], rules: Path, token: str = "") -> None:
@@ -71,10 +71,6 @@ class PrometheusServer:
             f"--web.listen-address=127.0.0.1:{port}",
         ]
 
-    def start(self) -> None:
-        """Start it and wait until it answers."""
-        self._guard.start(self._command, self._answers)
-
     def query(self, expression: str) -> list[dict[str, Any]]:
         """The present values of an expression. Raises AssertionError with Prometheus' message when it refuses it."""
         answer = self.ask("query", query=expression)
@@ -91,10 +87,6 @@ class PrometheusServer:
         except urllib.error.HTTPError as error:
             answer = json.load(error)
         return answer
-
-    def remove(self) -> None:
-        """End it and remove its files."""
-        self._guard.remove()
 
     def _answers(self) -> bool:
         try:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from proving.ports import free_ports
-from proving.servers.guard import Guarded
+from proving.servers.guard import Guarded, GuardedServer
 from proving.servers.maven import ROOT
 
 MODULE, VERSION = "github.com/versity/versitygw/cmd/versitygw", "v1.8.0"
@@ -24,7 +24,7 @@ BUILD_SECONDS = 900
 KEY, SECRET, REGION = "sesame", "open-mellon", "us-east-1"
 
 
-class S3Gateway:
+class S3Gateway(GuardedServer):
     """A server on a free port of the loopback."""
 
     def __init__(self) -> None:
@@ -54,18 +54,6 @@ class S3Gateway:
 
         keys = {"aws_access_key_id": KEY, "aws_secret_access_key": SECRET, "region_name": REGION}
         return boto3.client("s3", endpoint_url=self.url, **keys)
-
-    def start(self) -> None:
-        """Start it and wait until it takes connections."""
-        self._guard.start(self._command, self._answers)
-
-    def stop(self) -> None:
-        """Kill it; its files stay."""
-        self._guard.stop()
-
-    def remove(self) -> None:
-        """End it and remove its files."""
-        self._guard.remove()
 
     def _answers(self) -> bool:
         with socket.socket() as probe:
