@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from proving.pages.settings import settings_table
-from wallaroo_spark.pubsub.publishing.settings import TopicSettings
+from wallaroo_spark.pubsub.publishing.publisher import TopicSettings
 from wallaroo_spark.pubsub.subscribing.settings import SubscriptionSettings, TopicSourceSettings
 from wallaroo_spark.sinks.settings import (
     ConnectorSinkSettings,

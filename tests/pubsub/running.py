@@ -16,9 +16,13 @@ import pyarrow as pa
 from tests.checkpoint.conftest import Checkpoint
 from tests.waiting import SECONDS, eventually
 from wallaroo_spark.pubsub.messages import VERSION, Data, Decoder, Message, SubscriberHello, encode, unpack_rows
-from wallaroo_spark.pubsub.publishing.publisher import PublisherService, PublisherSetup
-from wallaroo_spark.pubsub.publishing.settings import TopicSettings
-from wallaroo_spark.pubsub.publishing.staging import ENDED, PartitionTenancy
+from wallaroo_spark.pubsub.publishing.publisher import (
+    ENDED,
+    PartitionTenancy,
+    PublisherService,
+    PublisherSetup,
+    TopicSettings,
+)
 from wallaroo_spark.pubsub.publishing.topic_log import TopicLog, TopicManifest
 from wallaroo_spark.pubsub.topic_catalog import TopicCatalog, TopicRecord, leases_of
 from wallaroo_spark.runtime.service import ServiceThread

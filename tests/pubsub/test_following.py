@@ -17,7 +17,7 @@ from tests.waiting import SECONDS, eventually
 from wallaroo_spark.errors import PubSubError
 from wallaroo_spark.pubsub import Epoch, Frontier, Subscription, subscribe
 from wallaroo_spark.pubsub.messages import Why
-from wallaroo_spark.pubsub.publishing.staging import ENDED
+from wallaroo_spark.pubsub.publishing.publisher import ENDED
 from wallaroo_spark.registry import EmbeddedRedis
 
 BATCHES = 40

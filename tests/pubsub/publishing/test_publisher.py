@@ -17,7 +17,7 @@ from tests.pubsub.running import TOPIC, Client, Stage, new_stage, rows_of
 from tests.waiting import eventually
 from wallaroo_spark.errors import PubSubError
 from wallaroo_spark.pubsub.messages import Closed, Data, Snapshot, Update, Why, encode, unpack_rows
-from wallaroo_spark.pubsub.publishing.staging import ENDED
+from wallaroo_spark.pubsub.publishing.publisher import ENDED
 from wallaroo_spark.pubsub.publishing.topic_log import StagedFile, TopicLog
 from wallaroo_spark.pubsub.times import Time
 from wallaroo_spark.pubsub.topic_catalog import PublisherProgress

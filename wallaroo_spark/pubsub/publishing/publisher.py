@@ -1,8 +1,9 @@
 """A publisher's shell: listener, registry, commit log and files around the pure state, on one event loop.
 
 It serves one partition of a topic from within ``mapInPandas``. Rows are sent only after the commit of their batch. They
-are read from the files beside the checkpoint when a subscriber is ready for them. Source:
-``docs/pubsub.md#on-the-wire``.
+are read from the files beside the checkpoint when a subscriber is ready for them. Its tenancy of the partition has the
+lease, the progress that it reports, and whether the topic has ended. The settings of a topic are here, because they are
+shipped to its publishers. Source: ``docs/pubsub.md#on-the-wire`` and ``docs/architecture.md#rules``, rule 5.
 """
 
 from __future__ import annotations
@@ -17,17 +18,78 @@ import pandas as pd
 
 from wallaroo_spark import transport
 from wallaroo_spark.checkpoint import CheckpointFiles, CommitFollower
-from wallaroo_spark.errors import LeaseLostError, ProtocolError, PubSubError, TransportError, WallarooError, one_line
+from wallaroo_spark.errors import (
+    LeaseLostError,
+    ProtocolError,
+    PubSubError,
+    RegistryError,
+    TransportError,
+    WallarooError,
+    one_line,
+)
 from wallaroo_spark.pubsub.messages import Closed, Data, Decoder, SubscriberHello, Why, encode, encode_parts, pack_rows
-from wallaroo_spark.pubsub.publishing.publication import BatchPart, Publication, Readings
-from wallaroo_spark.pubsub.publishing.settings import TopicSettings
-from wallaroo_spark.pubsub.publishing.staging import PartitionTenancy
+from wallaroo_spark.pubsub.publishing.publication import (
+    MAX_SUBSCRIBER_BYTES,
+    MAX_SUBSCRIBERS,
+    RETAIN,
+    BatchPart,
+    Publication,
+    Readings,
+)
 from wallaroo_spark.pubsub.publishing.topic_log import StagedFile, TopicLog
-from wallaroo_spark.pubsub.topic_catalog import PublisherProgress, TopicCatalog, leases_of
-from wallaroo_spark.runtime.service import ServiceShell, ServiceThread, new_holder, serve
+from wallaroo_spark.pubsub.topic_catalog import LEASE_SECONDS, PublisherProgress, TopicCatalog, checked_name, leases_of
+from wallaroo_spark.registry import Registry
+from wallaroo_spark.runtime.listening import check_listening, listen_rows
+from wallaroo_spark.runtime.service import ServiceShell, ServiceThread, Tenancy, new_holder, serve
+from wallaroo_spark.settings import Kind, check_all, row, setting
 from wallaroo_spark.storage.locations import Location
 from wallaroo_spark.transport import ByteStream
 from wallaroo_spark.transport.base import HIGH_WATER
+
+_LISTEN = listen_rows("publisher", "subscriber")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicSettings:
+    """The settings of :class:`~wallaroo_spark.pubsub.Topic`."""
+
+    spark: Any = field(kw_only=False, repr=False, metadata=row(Kind.OBJECT))
+    """Spark session of the query."""
+    name: str = field(kw_only=False, metadata=row(Kind.TEXT))
+    """Name of the topic: 1 to 100 letters, digits, dots, dashes and underscores."""
+    checkpoint: str = field(metadata=row(Kind.TEXT))
+    """Checkpoint location of the query whose batches are published. Every executor must reach it."""
+    registry: str = setting("embedded", Kind.TEXT, secret=True)
+    """Redis URL, also `env:NAME` or `file:PATH`; or `embedded`, to start one for this machine alone. A receiver's
+    URL is its `registry_url`."""
+    partitions: int = setting(1, Kind.COUNT, minimum=1)
+    """Number of publishers; each takes one task slot for as long as the topic runs."""
+    pairs: bool = setting(False, Kind.FLAG)
+    """Whether times are pairs (batch, value of a column) instead of batches alone."""
+    cookie: str = setting("", Kind.TEXT, secret=True)
+    """Cookie that subscribers must present; also `env:NAME` or `file:PATH`."""
+    host: str = setting(**_LISTEN["host"])
+    port: int = setting(**_LISTEN["port"])
+    advertise: str = setting(**_LISTEN["advertise"])
+    retain: int = setting(RETAIN, Kind.COUNT, minimum=1)
+    """Number of newest batches retained for subscribers that reconnect."""
+    max_subscriber_bytes: int = setting(MAX_SUBSCRIBER_BYTES, Kind.BYTES, minimum=1)
+    """A subscriber is cut off when more than this waits for it, in more than one batch."""
+    max_subscribers: int = setting(MAX_SUBSCRIBERS, Kind.COUNT, minimum=0)
+    """Maximum number of subscribers of a publisher."""
+    lease_seconds: float = setting(LEASE_SECONDS, Kind.SECONDS, minimum=0.001)
+    """Time after which a partition's lease expires unless renewed."""
+    handshake_timeout: float = setting(10.0, Kind.SECONDS, minimum=0.001)
+    """Longest wait for a subscriber's hello."""
+    tls_certificate: str = setting(**_LISTEN["tls_certificate"])
+    tls_key: str = setting(**_LISTEN["tls_key"])
+    tls_ca: str = setting(**_LISTEN["tls_ca"])
+
+    def __post_init__(self) -> None:
+        checked_name(self.name)
+        check_all(self, f"topic {self.name!r}: ")
+        check_listening(self, f"topic {self.name!r}", self.advertise)
+
 
 log = one_line("wallaroo_spark.pubsub")
 
@@ -61,6 +123,35 @@ class PublisherSetup:
     def of(self, partition: int, submission: int) -> PublisherSetup:
         """The setup of one publisher."""
         return replace(self, partition=partition, submission=submission)
+
+
+class PartitionTenancy(Tenancy):
+    """The right of a publisher to serve one partition of a topic."""
+
+    def __init__(
+        self, registry: Registry, topics: TopicCatalog, topic: str, partition: int, submission: int, holder: str
+    ) -> None:
+        super().__init__(registry, partition, submission, holder, f"topic {topic}, partition {partition}")
+        self._registry = registry
+        self._topics = topics
+        self._topic = topic
+
+    async def renew(self, progress: PublisherProgress) -> None:
+        """Renew the lease and report the publisher's progress. Raises :class:`RegistryError`."""
+        lease = self.current
+        await self.ask(lambda: self._registry.renew(lease))
+        await self.ask(lambda: self._topics.report(self._topic, self._number, progress))
+
+    async def ended(self) -> bool:
+        """Whether the driver has recorded in the registry that the topic has ended."""
+        try:
+            return (await self.ask(self._registry.fleet)).get(ENDED) == "yes"
+        except RegistryError:
+            return False
+
+
+ENDED = "ended"
+"""Key of the fleet values under which a driver publishes the end of its topic: ``yes``, or empty while it runs."""
 
 
 @dataclass(slots=True)

@@ -1,8 +1,4 @@
-"""One Spark job writes the rows of a batch to the topic's files, and a publisher's tenancy of its partition.
-
-No subscriber sees the rows before the commit. The tenancy has the lease, the progress that the publisher reports, and
-whether the topic has ended. Source: ``docs/architecture.md#rules``, rule 5.
-"""
+"""One Spark job writes the rows of a batch to the topic's files. No subscriber sees the rows before the commit."""
 
 from __future__ import annotations
 
@@ -17,13 +13,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import IntegralType
 
 from wallaroo_spark.checkpoint import CheckpointFiles
-from wallaroo_spark.errors import PubSubError, RegistryError, split_code
+from wallaroo_spark.errors import PubSubError, split_code
 from wallaroo_spark.pubsub.publishing.topic_log import StagedFile, TopicLog, TopicManifest
-from wallaroo_spark.pubsub.topic_catalog import PublisherProgress, TopicCatalog
-from wallaroo_spark.registry import Registry
 from wallaroo_spark.runtime.job_errors import in_short
 from wallaroo_spark.runtime.python_tasks import TASK_PROCESS
-from wallaroo_spark.runtime.service import Tenancy
 from wallaroo_spark.runtime.spark_checks import classic_context
 from wallaroo_spark.storage.locations import Location, for_tasks
 
@@ -169,32 +162,3 @@ def _check_column(df: DataFrame, column: str | None, topic: str) -> None:
             code="epoch-invalid",
             topic=topic,
         )
-
-
-class PartitionTenancy(Tenancy):
-    """The right of a publisher to serve one partition of a topic."""
-
-    def __init__(
-        self, registry: Registry, topics: TopicCatalog, topic: str, partition: int, submission: int, holder: str
-    ) -> None:
-        super().__init__(registry, partition, submission, holder, f"topic {topic}, partition {partition}")
-        self._registry = registry
-        self._topics = topics
-        self._topic = topic
-
-    async def renew(self, progress: PublisherProgress) -> None:
-        """Renew the lease and report the publisher's progress. Raises :class:`RegistryError`."""
-        lease = self.current
-        await self.ask(lambda: self._registry.renew(lease))
-        await self.ask(lambda: self._topics.report(self._topic, self._number, progress))
-
-    async def ended(self) -> bool:
-        """Whether the driver has recorded in the registry that the topic has ended."""
-        try:
-            return (await self.ask(self._registry.fleet)).get(ENDED) == "yes"
-        except RegistryError:
-            return False
-
-
-ENDED = "ended"
-"""Key of the fleet values under which a driver publishes the end of its topic: ``yes``, or empty while it runs."""

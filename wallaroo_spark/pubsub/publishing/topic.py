@@ -16,9 +16,8 @@ from pyspark.sql import DataFrame
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.errors import PubSubError, RegistryError, one_line
 from wallaroo_spark.options import resolve_secret
-from wallaroo_spark.pubsub.publishing.publisher import PublisherSetup, run_publisher
-from wallaroo_spark.pubsub.publishing.settings import TopicSettings
-from wallaroo_spark.pubsub.publishing.staging import ENDED, EpochArgument, stage
+from wallaroo_spark.pubsub.publishing.publisher import ENDED, PublisherSetup, TopicSettings, run_publisher
+from wallaroo_spark.pubsub.publishing.staging import EpochArgument, stage
 from wallaroo_spark.pubsub.publishing.topic_log import TopicLog
 from wallaroo_spark.pubsub.topic_catalog import (
     PublisherProgress,
