@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from wallaroo_spark.client.arguments import iterable_of
+from wallaroo_spark.client.arguments import ClientSettings, iterable_of
 from wallaroo_spark.client.client import AsyncClient
 from wallaroo_spark.client.members import (
     ClientTransaction,
@@ -28,7 +28,6 @@ from wallaroo_spark.client.members import (
     WrittenEvents,
 )
 from wallaroo_spark.client.publishing import PublishedEvents
-from wallaroo_spark.client.settings import ClientSettings
 from wallaroo_spark.client.stages import StageFunction, stages_of
 from wallaroo_spark.client.window import PublishedEvent
 from wallaroo_spark.errors import LocalProtocolError, one_line

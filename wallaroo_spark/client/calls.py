@@ -12,10 +12,10 @@ from typing import Any
 import grpc
 
 from wallaroo_spark.api import pipelines_pb2 as pb
+from wallaroo_spark.client.arguments import ClientSettings
 from wallaroo_spark.client.events import Event
 from wallaroo_spark.client.gateways import LONGEST_SECONDS, Attempts, GatewayConnection, Gateways
 from wallaroo_spark.client.refusals import MAYBE_ANSWERED, is_cancelled_itself, refusal, within_limit
-from wallaroo_spark.client.settings import ClientSettings
 from wallaroo_spark.errors import one_line, shown_error
 from wallaroo_spark.event_loop import end_tasks
 

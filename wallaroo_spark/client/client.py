@@ -20,6 +20,7 @@ from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.api.limits import EVENTS, GROUP_EVENTS, STAGE_DELIVERIES
 from wallaroo_spark.client.arguments import (
     LARGEST_OFFSET,
+    ClientSettings,
     events_of,
     iterable_of,
     key_of,
@@ -35,7 +36,6 @@ from wallaroo_spark.client.gateways import Attempts, GatewayConnection, Gateways
 from wallaroo_spark.client.members import D, EventPlace, Membership, StageWork, StreamDelivery, places_of
 from wallaroo_spark.client.publishing import OnRefused, PublishedEvents
 from wallaroo_spark.client.refusals import MAYBE_DELIVERED, WRITTEN_ONCE, ApplicationDescription, lost, within_limit
-from wallaroo_spark.client.settings import ClientSettings
 from wallaroo_spark.client.stages import StageFunction, StageWorker, stages_of
 from wallaroo_spark.client.window import BulkWindow
 from wallaroo_spark.connector.arguments import callable_of, timeout_of

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import grpc
 
 from wallaroo_spark.api import pipelines_pb2_grpc as rpc
+from wallaroo_spark.client.arguments import ClientSettings
 from wallaroo_spark.client.refusals import (
     DONE_ONCE,
     is_cancelled_itself,
@@ -21,7 +22,6 @@ from wallaroo_spark.client.refusals import (
     refusal,
     refused_by_a_living_gateway,
 )
-from wallaroo_spark.client.settings import ClientSettings
 from wallaroo_spark.connector.arguments import timeout_of
 from wallaroo_spark.errors import LocalProtocolError, RegistryError, TransportError, one_line
 from wallaroo_spark.event_loop import BackgroundTasks

@@ -17,10 +17,10 @@ from typing import Any
 import grpc
 
 from wallaroo_spark.api.limits import EVENT_BYTES
+from wallaroo_spark.client.arguments import ClientSettings
 from wallaroo_spark.client.events import as_event
 from wallaroo_spark.client.gateways import Attempts, Gateways
 from wallaroo_spark.client.refusals import WRITTEN_ONCE, lost
-from wallaroo_spark.client.settings import ClientSettings
 from wallaroo_spark.client.window import BulkWindow, PublishedEvent, RefusedEvent
 from wallaroo_spark.errors import (
     ArgumentValueError,
