@@ -6,7 +6,7 @@ on those before it:
 - :mod:`.partition_log` -- records get offsets, once
 - :mod:`.transactions` -- transactions of deliveries, and staged statements
 - :mod:`.groups` -- groups of subscribers
-- :mod:`.instances` -- active instances, with :mod:`.stages`
+- :mod:`.instances` -- active instances and their stages
 - :mod:`.pipelines` -- pipelines move along the stream
 
 Source: ``docs/pipelines/design.md``.

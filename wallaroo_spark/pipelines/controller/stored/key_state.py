@@ -1,4 +1,4 @@
-"""The stored state of a key as values; :mod:`.entries` has its entries.
+"""The stored state of a key as values. Their entries: :class:`~wallaroo_spark.pipelines.controller.context.KeyEntries`.
 
 The order of fields is part of the stored format: a new field stands at the end and has a default. Times are
 milliseconds since 1970 UTC. Source: ``docs/pipelines/design.md#the-state-of-a-key``.
