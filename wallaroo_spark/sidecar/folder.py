@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 from pyarrow import fs
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_fixed
 
 from wallaroo_spark.errors import CheckpointError, ConfigurationError, WallarooError
 from wallaroo_spark.sidecar import durable
@@ -18,6 +19,10 @@ from wallaroo_spark.storage.locations import Location, locks_are_local, open_loc
 FOLDER = "_wallaroo"
 _TEMPORARY = ".tmp"
 _READING = ("read", "listed")
+three_times = Retrying(
+    stop=stop_after_attempt(3), wait=wait_fixed(0.1), retry=retry_if_exception_type(CheckpointError), reraise=True
+)
+"""Tries a call that may be repeated. A choice: on a file system that is mounted, a file may appear a moment late."""
 
 
 class SidecarFolder:

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_fixed
 
 from wallaroo_spark.errors import CheckpointError, WallarooError, one_line
 from wallaroo_spark.references import (
@@ -30,7 +29,7 @@ from wallaroo_spark.references import (
     endings_of,
     without_forgotten,
 )
-from wallaroo_spark.sidecar.folder import SidecarFolder
+from wallaroo_spark.sidecar.folder import SidecarFolder, three_times
 from wallaroo_spark.sidecar.task_access import write_arrow
 from wallaroo_spark.storage.locations import Location, PortableLocation, for_tasks, is_mounted, open_location
 
@@ -336,10 +335,6 @@ def local_checkpoint(record: str) -> str | None:
 
 _KEPT = 6
 """Plans in memory: the start and the end of a batch for each of the sources that a query has of one receiver."""
-# A choice: a plan's file may appear a moment late on a file system that is mounted.
-_retry = Retrying(
-    stop=stop_after_attempt(3), wait=wait_fixed(0.1), retry=retry_if_exception_type(CheckpointError), reraise=True
-)
 
 
 class PlanReader:
@@ -367,11 +362,11 @@ class PlanReader:
         behind: list[tuple[PlanName, Changes, EndingChanges | None]] = []
         at = named.plan
         while (found := self.known(at)) is None and at != named.base:
-            parent, changes, endings = _retry(store.read_changes, at)
+            parent, changes, endings = three_times(store.read_changes, at)
             behind.append((at, changes, endings))
             at = parent
         if found is None:
-            snapshot = _retry(store.read_snapshot, named.base)
+            snapshot = three_times(store.read_snapshot, named.base)
             found = VersionedReferences.of(snapshot), Chain(NamedPlan(named.base, named.base))
             self.remember(*found)
         references, chain = found

@@ -19,12 +19,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_fixed
 
 from wallaroo_spark.errors import CheckpointError, ConfigurationError
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.sidecar.batch_log import FolderListing
-from wallaroo_spark.sidecar.folder import SidecarFolder
+from wallaroo_spark.sidecar.folder import SidecarFolder, three_times
 from wallaroo_spark.sidecar.task_access import as_arrow_stream
 from wallaroo_spark.steps import InboxStep, passed
 from wallaroo_spark.storage.locations import Location
@@ -270,10 +269,6 @@ _CLAIMS = 12
 between the claims are random and grow."""
 _PAUSE_SECONDS = 0.02
 """The longest pause after the first claim that another process disputed; it doubles with each."""
-_again = Retrying(
-    stop=stop_after_attempt(3), wait=wait_fixed(0.1), retry=retry_if_exception_type(CheckpointError), reraise=True
-)
-"""A file is written again under its own name with its own content, so a second writing changes nothing."""
 
 
 class InboxWriter:
@@ -350,7 +345,8 @@ class InboxWriter:
         file = InboxFile(self._sequence + 1, len(events), sum(len(event) for _, event in events))
         data = as_arrow_stream(received_rows(origin_of(self._gateway, self.generation), file.sequence, events))
         self._files = None
-        _again(files.write, file.name, data)
+        # It is written again under its own name with its own content, so a second writing changes nothing.
+        three_times(files.write, file.name, data)
         passed(InboxStep.EVENTS_WRITTEN)
         self._check_newest()
         self._files, self._sequence = files, file.sequence
