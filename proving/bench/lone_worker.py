@@ -63,7 +63,8 @@ class Query:
 def main() -> None:
     """Serve."""
     alone = Alone(**json.loads(sys.argv[1]))
-    options = Options(**{"receiver": "bench", "host": "127.0.0.1", "workers": 1} | alone.options)
+    given: dict[str, Any] = {"receiver": "bench", "host": "127.0.0.1", "workers": 1, **alone.options}
+    options = Options(**given)
     # The worker raises its own limit of open files.
     with EmbeddedRedis() as redis:
         registry = Registry(redis.url, "bench")

@@ -116,8 +116,8 @@ async def way(road: str, address: str, ca: str) -> AsyncIterator[Way]:
     if road.startswith("connector-"):
         workers = address if road == "connector-tcp" else f"quic://{address}"
         async with Connector("bench", instance="bench", workers=workers, ca=ca) as connector:
-            streams = [await connector.open(name) for name in ("busy", "quiet")]
-            yield Connected(*streams, connector.acknowledgements())
+            busy_one, quiet_one = await connector.open("busy"), await connector.open("quiet")
+            yield Connected(busy_one, quiet_one, connector.acknowledgements())
         return
     host, port = parse_address(address)
     if road == "tcp":
