@@ -74,6 +74,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "receiver": (
         "transport",
         "registry",
+        "sidecar",
         "checkpoint",
         "inner",
         "runtime",

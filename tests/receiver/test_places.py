@@ -12,8 +12,9 @@ from tests.elsewhere import Elsewhere
 from tests.receiver.support import COOKIE, Batches, Feeders, addresses, numbered, payloads
 from tests.waiting import SECONDS
 from wallaroo_spark.checkpoint import CheckpointFiles
-from wallaroo_spark.errors import CheckpointError
+from wallaroo_spark.errors import CheckpointError, ConfigurationError
 from wallaroo_spark.receiver import Receiver, query
+from wallaroo_spark.sidecar import task_access
 from wallaroo_spark.source.datasource import Secrets, register
 from wallaroo_spark.storage.hadoop import Hadoop
 
@@ -55,6 +56,25 @@ def test_a_session_that_another_one_made_has_a_receiver_of_its_own(spark: SparkS
         assert feeders.feed(feeder, numbered("s", 1, 20), end=False).result(SECONDS).acknowledged
         query.stop()
     assert batches.values("s") == payloads("s", 1, 20)
+
+
+def test_a_disk_that_the_machines_of_a_cluster_do_not_share_is_refused(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    with open_receiver(spark) as receiver:
+        writer = receiver.stream().writeStream.queryName("refused").foreachBatch(Batches())
+        with monkeypatch.context() as on:
+            # As executors on other machines see it: the same path, another disk.
+            on.setattr(task_access, "on_one_machine", lambda master: False)
+            on.setattr(task_access, "for_tasks", lambda location, session: str(tmp_path / "another disk"))
+            with pytest.raises(ConfigurationError, match="receiver 'orders' needs file:///") as caught:
+                receiver.start(writer, checkpoint=str(checkpoint))
+        assert caught.value.code == "checkpoint-not-on-executors"
+        assert "give a location that all machines share" in caught.value.message
+        assert "refused" not in [active.name for active in spark.streams.active]
+        assert not (checkpoint / "metadata").exists()
+        receiver.start(writer, checkpoint=str(checkpoint)).stop()
 
 
 def test_a_query_that_writes_elsewhere_than_is_read_is_stopped_with_both_places(

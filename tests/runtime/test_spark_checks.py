@@ -50,6 +50,36 @@ def test_a_driver_whose_java_starts_processes_slowly_is_advised(properties: dict
     assert (f"extraJavaOptions={spark_checks.VFORK}" in spark_checks.slow_processes(context)) is advised
 
 
+@pytest.mark.parametrize(
+    ("cores", "cpus", "workers", "advised"),
+    [
+        ([2, 2], "1", 2, True),
+        ([1, 1, 1], "1", 2, False),
+        ([4, 4], "2", 2, True),
+        ([2, 2], "2", 2, False),
+        ([2, 2], "1", 3, False),
+        ([8], "1", 2, False),
+        ([2, 2], "1", 1, False),
+    ],
+)
+def test_a_cluster_whose_workers_may_share_an_executor_is_advised(
+    cores: list[int], cpus: str, workers: int, advised: bool
+) -> None:
+    processes = [SimpleNamespace(id=lambda: "driver", totalCores=lambda: 0)]
+    processes += [
+        SimpleNamespace(id=lambda name=str(name): name, totalCores=lambda count=count: count)
+        for name, count in enumerate(cores)
+    ]
+    listed = SimpleNamespace(size=lambda: len(processes), apply=processes.__getitem__)
+    spark = SimpleNamespace(statusStore=lambda: SimpleNamespace(executorList=lambda active: listed))
+    context = SimpleNamespace(
+        _jsc=SimpleNamespace(sc=lambda: spark), getConf=lambda: {"spark.task.cpus": cpus}, master="yarn"
+    )
+
+    assert spark_checks.count_task_slots(context) == sum(cores) // int(cpus)
+    assert bool(spark_checks.together(context, workers)) is advised
+
+
 def versions(**found: str) -> Any:
     def version(name: str) -> str:
         if name not in found:

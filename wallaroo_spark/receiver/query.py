@@ -28,6 +28,7 @@ from wallaroo_spark.registry import NO_QUERY, QUERY_STARTS, Registry
 from wallaroo_spark.runtime.handle import Waits
 from wallaroo_spark.runtime.spark_checks import classic_context
 from wallaroo_spark.runtime.spark_sessions import quick_on_local_disk
+from wallaroo_spark.sidecar.task_access import require_reach
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -72,6 +73,16 @@ def _not_own(query: Any, files: CheckpointFiles, other: str | None, written: str
         written=written,
         read=files.identity,
     )
+
+
+def require_shared(files: CheckpointFiles, location: str, name: str, spark: Any) -> None:
+    """Refuse a folder for the checkpoint of receiver ``name`` that other machines of the cluster do not have.
+
+    There the query could not be continued, and the state of its aggregates would be on other disks than its log.
+    Raises :class:`ConfigurationError`.
+    """
+    if files.local_folder:
+        require_reach(spark, location, f"receiver {name!r}")
 
 
 def _written_to(spark: Any, query: Any, location: str) -> str:
@@ -286,6 +297,7 @@ def start_query(
     for one in fed:
         one.stop()
     files = CheckpointFiles(checkpoint, spark)
+    require_shared(files, checkpoint, fed[0].name, spark)
     fsync = any(one.options.fsync for one in fed)
 
     def check() -> None:
@@ -331,6 +343,7 @@ def adopt_query(fed: Sequence[FedQuery], running: RunningQuery, spark: Any, wait
         for one in fed:
             one.expect()
         files = CheckpointFiles(running.checkpoint, spark)
+        require_shared(files, running.checkpoint, fed[0].name, spark)
         checks.without_holes(files.holes(), files.identity)
         checks.same_receivers(files.identity, files.receivers(), running.receivers)
         for one in fed:

@@ -210,9 +210,27 @@ def count_task_slots(context: Any) -> int:
     if context.master.startswith("local-cluster"):
         executors, cores = re.findall(r"\d+", context.master)[:2]
         return int(executors) * int(cores)
+    return sum(_slots_of_executors(context))
+
+
+def together(context: Any, workers: int) -> str:
+    """The advice for a cluster of several executors of which one may get all workers; empty for any other.
+
+    Spark starts a task in any executor with a free slot, and each worker is a job of one task.
+    """
+    slots = _slots_of_executors(context)
+    if workers < 2 or len(slots) < 2 or max(slots) < workers:
+        return ""
+    return (
+        f"an executor has {max(slots)} of them, so all {workers} workers may run in one, and its loss stops all of "
+        f"them until others start; with spark.executor.cores below {workers} they are in two executors at least, and "
+        "with 1 each has its own"
+    )
+
+
+def _slots_of_executors(context: Any) -> list[int]:
     per_task = int(context.getConf().get("spark.task.cpus", "1"))
-    total: int = sum(int(profile.totalCores()) for profile in _executors(context))
-    return total // per_task
+    return [int(process.totalCores()) // per_task for process in _executors(context)]
 
 
 def _executors(context: Any) -> list[Any]:

@@ -12,11 +12,13 @@ import pyarrow as pa
 from wallaroo_spark.errors import CheckpointError, ConfigurationError, WallarooError
 from wallaroo_spark.extras import command
 from wallaroo_spark.runtime.job_errors import in_short
-from wallaroo_spark.runtime.spark_checks import classic_context, on_one_machine
+from wallaroo_spark.runtime.spark_checks import classic_context, count_task_slots, on_one_machine
 from wallaroo_spark.sidecar.folder import SidecarFolder
 from wallaroo_spark.storage.locations import Location, for_tasks
 
 FOLDER = "probes"
+MOST_TASKS = 64
+"""The most tasks of a check. A choice: a task takes milliseconds, and the first one of an executor a second."""
 _WAYS_OUT = {
     "hdfs": f"install hdfs-native for the executors' Python: {command(['hdfs'])}",
     "s3": "give the executors' machines credentials, or set spark.hadoop.fs.s3a.access.key and .secret.key",
@@ -25,10 +27,11 @@ _WAYS_OUT = {
 
 
 def require_reach(spark: Any, location: Location, who: str) -> None:
-    """Check that a task can read a file that the driver writes to ``location``, and the driver one that a task writes.
+    """Check that tasks can read a file that the driver writes to ``location``, and the driver one that a task writes.
 
-    A local disk needs no check when Spark runs on one machine. Raises :class:`ConfigurationError`, which names the user
-    of the location (``who``) and the remedy.
+    Where Spark's task slots are known there are as many tasks, so that executors of all machines take part. A local
+    disk needs no check when Spark runs on one machine. Raises :class:`ConfigurationError`, which names the user of the
+    location (``who``) and the remedy.
     """
     folder = SidecarFolder(location, FOLDER, spark=spark)
     context = classic_context(spark)
@@ -36,11 +39,12 @@ def require_reach(spark: Any, location: Location, who: str) -> None:
         return
     task_location, token = for_tasks(location, spark), uuid.uuid4().hex
     by_driver, by_task = f"{token}.driver", f"{token}.task"
+    tasks = 1 if context is None else min(max(1, count_task_slots(context)), MOST_TASKS)
     folder.write(by_driver, b"driver")
     try:
-        probe = spark.range(1).coalesce(1).mapInArrow(_probe(task_location, by_driver, by_task), "problem string")
+        probe = spark.range(0, tasks, 1, tasks).mapInArrow(_probe(task_location, by_driver, by_task), "problem string")
         try:
-            problem = "".join(row.problem for row in probe.collect())
+            problem = next((row.problem for row in probe.collect() if row.problem), "")
         except Exception as error:
             problem = in_short(error)
         if not problem and folder.read(by_task) is None:
@@ -60,19 +64,18 @@ def require_reach(spark: Any, location: Location, who: str) -> None:
 
 
 def _probe(location: Location, by_driver: str, by_task: str) -> Any:
-    """Return the function that reads the driver's file and writes the task's file, within mapInArrow."""
+    """Return the function that reads the driver's file, and in one task writes the task's file, within mapInArrow."""
 
     def probe(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        for _ in rows:
-            pass
+        numbers = [number for piece in rows for number in piece.column(0).to_pylist()]
         problem = ""
         try:
             folder = SidecarFolder(location, FOLDER)
             if folder.read(by_driver) is None:
                 problem = f"{folder.identity} does not have the file that the driver has written"
-            else:
+            elif 0 in numbers:
                 folder.write(by_task, b"task")
         except WallarooError as error:
             problem = error.message

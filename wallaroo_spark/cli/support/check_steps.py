@@ -208,6 +208,8 @@ def session(spark: Any, options: Options) -> Iterator[Finding]:
     if context is not None and spark.conf.get("spark.dynamicAllocation.enabled", "false") != "true":
         slots = spark_checks.count_task_slots(context)
         yield ok("task slots", f"{slots}; {count(options.workers, 'worker')} and the query need {options.workers + 1}")
+        if advice := spark_checks.together(context, options.workers):
+            yield note("task slots", advice)
     else:
         yield note("task slots", f"they cannot be counted here; {options.workers + 1} are needed at the same time")
 
