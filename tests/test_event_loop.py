@@ -57,7 +57,7 @@ def test_a_call_that_waits_while_the_thread_ends_is_cancelled() -> None:
 
     with ThreadPoolExecutor(1) as callers:
         call = callers.submit(thread.call, wait)
-        assert started.wait(30)
+        assert started.wait(SECONDS)
         thread.stop()
         with pytest.raises(CancelledError):
             call.result(SECONDS)

@@ -13,7 +13,7 @@ import pytest
 
 from proving.servers.postgres import PostgresServer
 from tests.bridges.support import Bridging
-from tests.waiting import eventually
+from tests.waiting import SECONDS, eventually
 from wallaroo_spark.testing import FakeWorker
 
 
@@ -142,7 +142,7 @@ def test_a_slot_that_is_gone_is_an_error_because_changes_are_lost(
     eventually(lambda: not any(active for active, _ in database.slot()))
     database.run("SELECT pg_drop_replication_slot(%s)", database.name)
     with bridging.running() as process:
-        assert process.wait(60) == 1
+        assert process.wait(SECONDS) == 1
 
     assert f"PostgreSQL has no replication slot '{database.name}' any more" in bridging.output
     assert "[source-changed]" in bridging.output
@@ -216,7 +216,7 @@ def test_a_table_that_cannot_be_read_so_is_refused_with_the_way_out(
     database.run(change.format(name=database.name))
     bridging = Bridging(worker, tmp_path, *database.rows(), "--key", key)
     with bridging.running() as process:
-        assert process.wait(60) == 1
+        assert process.wait(SECONDS) == 1
 
     assert problem in bridging.output
     assert "[source-setup]" in bridging.output

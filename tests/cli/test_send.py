@@ -179,7 +179,7 @@ def test_uncommitted_messages_are_waited_for(desk: Desk, orders: Path) -> None:
         assert process.poll() is None
         desk.open.set()
         rest = "".join(lines)
-        assert process.wait(30) == 0
+        assert process.wait(SECONDS) == 0
 
     assert "500 messages sent, 0 B of" in said
     assert "500 messages (6.7 KiB) sent and acknowledged" in rest

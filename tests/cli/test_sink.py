@@ -58,7 +58,7 @@ def test_it_takes_rows_ends_in_good_order_and_goes_on(tmp_path: Path) -> None:
         sink.remember(sink.after([first]))
         left = prepare(sink, 1, "c")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(SECONDS) == 0
     assert shown(to) == {"orders-0": b"a\nb\n"}
 
     with serving(to, "--cookie", "sesame", "--json") as (process, address):
@@ -67,7 +67,7 @@ def test_it_takes_rows_ends_in_good_order_and_goes_on(tmp_path: Path) -> None:
         assert sink.recover() == [left.transaction]
         sink.commit(1, [Prepared(left.transaction, 1, {**left.detail, "address": "moved:1"})])
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
+        assert process.wait(SECONDS) == 130
     assert shown(to) == {"orders-0": b"a\nb\nc\n"}
 
 

@@ -92,7 +92,7 @@ def test_a_reader_that_goes_away_ends_it(stage: Stage) -> None:
             stage.commit(batch)
         assert process.stderr is not None
         errors = process.stderr.read()
-        process.wait(30)
+        process.wait(SECONDS)
 
     assert "Traceback" not in errors
     assert process.returncode == 1

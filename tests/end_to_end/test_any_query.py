@@ -54,7 +54,7 @@ def test_a_query_goes_on_whoever_starts_it_again(receiver: Receiver, feeders: Fe
     ]
     for turn, way in enumerate(ways):
         query = way()
-        assert feeders.feed(connector, numbered("numbers", 1, 10 + 10 * turn), end=False).result(90).acknowledged
+        assert feeders.feed(connector, numbered("numbers", 1, 10 + 10 * turn), end=False).result(SECONDS).acknowledged
         status = receiver.status().query
         assert (status.id, status.state) == (query.id, "running")
         if turn != 2:
@@ -69,10 +69,10 @@ def test_another_checkpoint_gets_all_messages_again_at_once(
     first, second, rows = Batches(), Batches(), receiver.stream()
     connector = feeders.connect("anew", addresses(receiver))
     query = started(rows, first, tmp_path / "first")
-    feeders.feed(connector, numbered("anew", 1, 20), end=False).result(90)
+    feeders.feed(connector, numbered("anew", 1, 20), end=False).result(SECONDS)
     query.stop()
     query = started(rows, second, tmp_path / "second")
-    feeders.feed(connector, numbered("anew", 1, 30), end=False).result(90)
+    feeders.feed(connector, numbered("anew", 1, 30), end=False).result(SECONDS)
 
     assert query.isActive
     assert first.values("anew") == payloads("anew", 1, 20)
@@ -87,7 +87,7 @@ def test_a_query_in_another_session_that_names_the_format_in_sql_is_adopted(
     query = started(other.sql("SELECT * FROM orders WHERE value IS NOT NULL"), batches, tmp_path)
     try:
         feed = feeders.feed(feeders.connect("elsewhere", addresses(receiver)), numbered("elsewhere", 1, 30))
-        assert feed.result(90).acknowledged == 30
+        assert feed.result(SECONDS).acknowledged == 30
     finally:
         query.stop()
 
@@ -104,7 +104,7 @@ def test_the_last_batch_of_a_query_that_ends_by_itself_is_acknowledged(
     query = write.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     feed = feeders.feed(feeders.connect("to-the-end", addresses(receiver)), numbered("to-the-end", 1, 50))
 
-    assert query.awaitTermination(90)
+    assert query.awaitTermination(int(SECONDS))
     assert feed.result(SECONDS).acknowledged == 50
     assert spark.read.parquet(str(table)).where("stream = 'to-the-end'").count() == 50
 
@@ -120,7 +120,7 @@ def test_a_query_of_two_receivers_is_followed_by_both(
                 feeders.feed(feeders.connect(f"{turn}-{one.name}", addresses(one)), numbered(f"of-{one.name}", 1, 30))
                 for one in (receiver, returns)
             ]
-            assert [feed.result(90).acknowledged for feed in feeds] == [30, 30]
+            assert [feed.result(SECONDS).acknowledged for feed in feeds] == [30, 30]
             query.stop()
         for one in (receiver, returns):
             assert batches.values(f"of-{one.name}") == payloads(f"of-{one.name}", 1, 30) * 2
@@ -184,10 +184,10 @@ def test_what_cannot_be_adopted_fails_with_the_reason_and_a_remedy(
 def test_a_second_query_fails_and_the_first_goes_on(receiver: Receiver, feeders: Feeders, tmp_path: Path) -> None:
     first, second = Batches(), Batches()
     query = started(receiver.stream(), first, tmp_path / "first")
-    feeders.feed(feeders.connect("one", addresses(receiver)), numbered("one", 1, 5)).result(90)
+    feeders.feed(feeders.connect("one", addresses(receiver)), numbered("one", 1, 5)).result(SECONDS)
     other = started(receiver.stream(), second, tmp_path / "second")
     text = why_it_fails(other)
-    feeders.feed(feeders.connect("two", addresses(receiver)), numbered("two", 1, 5)).result(90)
+    feeders.feed(feeders.connect("two", addresses(receiver)), numbered("two", 1, 5)).result(SECONDS)
 
     assert f"the receiver feeds query {query.id}, not {other.id}: stop that one first" in text
     assert second.all == []
@@ -205,10 +205,10 @@ def test_two_receivers_of_one_name_adopt_nothing_and_start_their_own(
             assert "this program runs several receivers with the name 'orders'" in text
         batches = Batches()
         double.start_query(double.stream().writeStream.foreachBatch(batches), checkpoint=str(tmp_path / "double"))
-        feeders.feed(feeders.connect("double", addresses(double)), numbered("double", 1, 5)).result(90)
+        feeders.feed(feeders.connect("double", addresses(double)), numbered("double", 1, 5)).result(SECONDS)
         assert batches.values("double") == payloads("double", 1, 5)
     started(receiver.stream(), batches, tmp_path / "single")
-    feeders.feed(feeders.connect("single", addresses(receiver)), numbered("single", 1, 5)).result(90)
+    feeders.feed(feeders.connect("single", addresses(receiver)), numbered("single", 1, 5)).result(SECONDS)
     assert batches.values("single") == payloads("single", 1, 5)
 
 
@@ -229,11 +229,11 @@ def test_a_query_before_its_receiver_says_that_the_receiver_is_missing_and_a_lat
     batches = Batches()
     with Receiver(spark, "late", workers=1, cookie=COOKIE) as late:
         query = started(rows, batches, tmp_path)
-        feeders.feed(feeders.connect("late", addresses(late)), numbered("late", 1, 5)).result(90)
+        feeders.feed(feeders.connect("late", addresses(late)), numbered("late", 1, 5)).result(SECONDS)
         assert query.isActive
     assert not query.isActive
     with late:
         # The rows of the session that knows only the name are those of the receiver that runs now.
         query = started(rows, batches, tmp_path)
-        feeders.feed(feeders.connect("later", addresses(late)), numbered("late", 1, 5)).result(90)
+        feeders.feed(feeders.connect("later", addresses(late)), numbered("late", 1, 5)).result(SECONDS)
     assert batches.values("late") == payloads("late", 1, 5) * 2

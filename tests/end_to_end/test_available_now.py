@@ -46,7 +46,7 @@ def test_a_run_takes_all_that_is_sent_acknowledges_its_last_batch_and_the_next_r
             feeders.feed(connector, numbered(name, 1, last)) for connector, name in zip(connectors, "ab", strict=True)
         ]
         # The run is over, and yet its last batch is acknowledged.
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(int(SECONDS))
         assert [feed.result(SECONDS).acknowledged for feed in feeds] == [last, last]
         assert query.exception() is None
         assert all(len(rows) <= 40 for rows in batches.rows.values())
@@ -59,7 +59,7 @@ def test_a_run_takes_all_that_is_sent_acknowledges_its_last_batch_and_the_next_r
 def test_a_run_without_connectors_ends(spark: SparkSession, receiver: Receiver, checkpoint: str) -> None:
     batches = Batches()
 
-    assert run(spark, receiver, batches, checkpoint).awaitTermination(60)
+    assert run(spark, receiver, batches, checkpoint).awaitTermination(int(SECONDS))
 
     assert batches.all == []
 
@@ -75,7 +75,7 @@ def test_a_run_waits_for_the_instances_it_names_and_ends_once_they_have_ended_th
         feeders.feed(feeders.connect(name, addresses(receiver)), numbered(name, 1, 10)).result(SECONDS)
 
     # Nobody has been quiet for a hundred seconds, but all streams have ended.
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(int(SECONDS))
     assert {name: batches.values(name) for name in options["instances"].split(", ")} == {
         name: payloads(name, 1, 10) for name in ("late-1", "late-2")
     }
@@ -84,7 +84,7 @@ def test_a_run_waits_for_the_instances_it_names_and_ends_once_they_have_ended_th
 def test_a_run_gives_up_waiting_when_its_time_is_over(spark: SparkSession, receiver: Receiver, checkpoint: str) -> None:
     query = run(spark, receiver, Batches(), checkpoint, instances="nobody", availableNowTimeout="2s")
 
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(int(SECONDS))
     assert query.exception() is None
 
 
@@ -108,7 +108,7 @@ def test_a_connector_that_waits_for_its_acknowledgement_does_not_count_as_quiet(
         connector.drain(SECONDS)
     stream.end()
 
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(int(SECONDS))
     assert batches.values("steps") == payloads("steps", 1, 2)
 
 

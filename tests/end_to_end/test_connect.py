@@ -76,7 +76,7 @@ def test_a_query_of_a_client_is_adopted_and_another_clients_query_goes_on(
     for last in (20, 40):
         client = server.client()
         query = started(client, table, checkpoint)
-        assert feeders.feed(connector, numbered("clients", 1, last), end=False).result(90).acknowledged
+        assert feeders.feed(connector, numbered("clients", 1, last), end=False).result(SECONDS).acknowledged
         query.stop()
         assert values(client, table, "clients") == payloads("clients", 1, last)
         client.stop()
@@ -87,11 +87,11 @@ def test_a_second_client_is_told_why_its_query_fails_and_the_first_goes_on(
 ) -> None:
     first, second = server.client(), server.client()
     query = started(first, tmp_path / "first", tmp_path / "checkpoint-1")
-    feeders.feed(feeders.connect("first", server.workers), numbered("first", 1, 5)).result(90)
+    feeders.feed(feeders.connect("first", server.workers), numbered("first", 1, 5)).result(SECONDS)
     other = started(second, tmp_path / "second", tmp_path / "checkpoint-2")
     with pytest.raises(StreamingQueryException, match=f"the receiver feeds query {query.id}, not {other.id}"):
         other.awaitTermination(int(SECONDS))
-    feeders.feed(feeders.connect("second", server.workers), numbered("first", 6, 9)).result(90)
+    feeders.feed(feeders.connect("second", server.workers), numbered("first", 6, 9)).result(SECONDS)
     query.stop()
 
     assert values(first, tmp_path / "first", "first") == payloads("first", 1, 9)
@@ -110,7 +110,7 @@ def test_a_receiver_of_a_client_starts_its_query_itself(
         with pytest.raises(StreamingQueryException, match="Spark Connect does not tell a client where the checkpoint"):
             query.awaitTermination(int(SECONDS))
         receiver.start_query(write, checkpoint=str(tmp_path / "checkpoint"))
-        feeders.feed(feeders.connect("mine", receiver.addresses[0]), numbered("mine", 1, 20)).result(90)
+        feeders.feed(feeders.connect("mine", receiver.addresses[0]), numbered("mine", 1, 20)).result(SECONDS)
     assert values(client, tmp_path / "table", "mine") == payloads("mine", 1, 20)
     client.stop()
 

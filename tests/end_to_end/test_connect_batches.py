@@ -74,7 +74,7 @@ def test_a_batch_is_joined_with_frames_and_views_of_its_own_session(
         )
 
     query = started(client, each, tmp_path / "checkpoint")
-    fed = feeders.feed(feeders.connect("joins", addresses(receiver)), numbered("joins", 1, 20)).result(90)
+    fed = feeders.feed(feeders.connect("joins", addresses(receiver)), numbered("joins", 1, 20)).result(SECONDS)
     query.stop()
 
     assert fed.acknowledged
@@ -98,7 +98,7 @@ def test_a_batch_that_fails_is_not_acknowledged_and_the_next_query_has_its_rows(
         started(client, fails, tmp_path / "checkpoint").awaitTermination(int(SECONDS))
     assert not fed.done()
     query = started(client, each, tmp_path / "checkpoint")
-    assert fed.result(90).acknowledged
+    assert fed.result(SECONDS).acknowledged
     query.stop()
 
     assert values(client, tmp_path / "table") == payloads("fails", 1, 20)
@@ -110,7 +110,7 @@ def test_a_transactional_sink_writes_the_batches_of_a_client(
     checkpoint = str(tmp_path / "checkpoint")
     write = sinks.files(str(tmp_path / "table"), name="files", checkpoint=checkpoint)
     query = started(client, write, tmp_path / "checkpoint")
-    fed = feeders.feed(feeders.connect("sinks", addresses(receiver)), numbered("sinks", 1, 20)).result(90)
+    fed = feeders.feed(feeders.connect("sinks", addresses(receiver)), numbered("sinks", 1, 20)).result(SECONDS)
     query.stop()
 
     assert fed.acknowledged

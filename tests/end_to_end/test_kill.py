@@ -12,7 +12,7 @@ import pytest
 from proving.ports import lasting_port
 from proving.processes import command_of, descendants, listeners
 from tests.receiver.support import COOKIE, Batches, Feeders, addresses, payloads
-from tests.waiting import eventually
+from tests.waiting import SECONDS, eventually
 from wallaroo_spark.receiver import Receiver
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def test_a_worker_killed_in_the_middle_of_a_stream_loses_and_repeats_nothing(
         for opened in streams:
             for number in range(101, 151):
                 opened.send(f"{opened.name} {number}".encode(), id=number)
-        assert batches.entered.wait(30)
+        assert batches.entered.wait(SECONDS)
 
         victim = owners["shop-a"]
         port = int(victim.address.rpartition(":")[2])
@@ -54,7 +54,7 @@ def test_a_worker_killed_in_the_middle_of_a_stream_loses_and_repeats_nothing(
                 opened.send(f"{opened.name} {number}".encode(), id=number)
         batches.go()
         for connector in connectors:
-            connector.drain(60)
+            connector.drain(SECONDS)
         after = receiver.status().slots
         assert query.isActive
 
@@ -102,4 +102,4 @@ def test_a_worker_that_is_stopped_for_good_is_replaced(
     assert after[slot].generation > victim.generation
     assert not fixed or after[slot].address == victim.address
     assert after[1 - slot].submissions == 1
-    eventually(lambda: not Path(f"/proc/{victim.pid}").exists(), seconds=30)
+    eventually(lambda: not Path(f"/proc/{victim.pid}").exists())

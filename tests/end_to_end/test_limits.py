@@ -46,7 +46,7 @@ def test_a_batch_stays_within_its_limit_and_the_progress_tells_the_lag(
         for stream in streams:
             stream.send(bytes(1000) + bytes([number]), id=number)
     batches.go()
-    connector.drain(90)
+    connector.drain(SECONDS)
 
     assert sum(sizes(batches)) == 30
     assert max(sizes(batches)) <= rows
@@ -74,7 +74,7 @@ def test_few_messages_wait_for_more(spark: SparkSession, receiver: Receiver, fee
             stream.send(payload("drops", number), id=number)
         if first == 1:
             eventually(lambda: any(slot.memory_used for slot in receiver.status().slots))
-    connector.drain(60)
+    connector.drain(SECONDS)
 
     assert sizes(batches) == [20]
 

@@ -46,7 +46,7 @@ def test_a_stream_that_is_united_with_itself_is_acknowledged(
     name = shape.__name__
     feed = feeders.feed(feeders.connect(name, addresses(receiver)), numbered(name, 1, 50))
 
-    assert feed.result(90).acknowledged == 50
+    assert feed.result(SECONDS).acknowledged == 50
     assert sorted(batches.values(name)) == sorted(payloads(name, 1, 50) * copies)
 
 
@@ -64,12 +64,12 @@ def test_a_stream_that_is_joined_with_itself_is_acknowledged_through_a_restart(
     stream = connector.open(name)
     for number in range(1, 31):
         stream.send(f"{name} {number}".encode(), id=number)
-    connector.drain(90)
+    connector.drain(SECONDS)
     query.stop()
     receiver.start(joined.writeStream.foreachBatch(batches), checkpoint=str(tmp_path))
     for number in range(31, 61):
         stream.send(f"{name} {number}".encode(), id=number)
-    connector.drain(90)
+    connector.drain(SECONDS)
 
     assert sorted(batches.values(name)) == sorted(payloads(name, 1, 60))
     plans = [file.read_text().splitlines()[2:] for file in tmp_path.glob("offsets/[0-9]*")]
@@ -87,7 +87,7 @@ def test_a_stream_that_is_joined_with_itself_reads_all_available_messages(
     query = receiver.start(write, checkpoint=str(tmp_path))
     feed = feeders.feed(feeders.connect("to-the-end", addresses(receiver)), numbered("to-the-end", 1, 100))
 
-    assert query.awaitTermination(90)
+    assert query.awaitTermination(int(SECONDS))
     assert feed.result(SECONDS).acknowledged == 100
     assert sorted(batches.values("to-the-end")) == sorted(payloads("to-the-end", 1, 100))
 
@@ -103,13 +103,13 @@ def test_a_query_of_two_receivers_acknowledges_to_the_connectors_of_both(
             feeders.feed(feeders.connect(f"both-{one.name}", addresses(one)), numbered(f"both-{one.name}", 1, 30))
             for one in (receiver, returns)
         ]
-        assert [feed.result(90).acknowledged for feed in feeds] == [30, 30]
+        assert [feed.result(SECONDS).acknowledged for feed in feeds] == [30, 30]
         with pytest.raises(ConfigurationError, match="receiver 'returns' feeds a query already"):
             returns.start(returns.stream().writeStream.format("noop"), checkpoint=str(tmp_path / "other"))
         query.stop()
         query = returns.start(both.writeStream.foreachBatch(batches), checkpoint=str(tmp_path))
         later = feeders.feed(feeders.connect("later", addresses(receiver)), numbered("later", 1, 10))
-        assert later.result(90).acknowledged == 10
+        assert later.result(SECONDS).acknowledged == 10
         for name in ("both-orders", "both-returns"):
             assert batches.values(name) == payloads(name, 1, 30)
     assert not query.isActive
@@ -137,7 +137,7 @@ def test_the_checkpoint_of_a_receiver_of_another_name_is_refused(
     spark: SparkSession, receiver: Receiver, file_redis: EmbeddedRedis, feeders: Feeders, tmp_path: Path
 ) -> None:
     query = receiver.start(receiver.stream().writeStream.format("noop"), checkpoint=str(tmp_path))
-    feeders.feed(feeders.connect("renamed", addresses(receiver)), numbered("renamed", 1, 5)).result(90)
+    feeders.feed(feeders.connect("renamed", addresses(receiver)), numbered("renamed", 1, 5)).result(SECONDS)
     query.stop()
     assert CheckpointFiles(str(tmp_path)).receivers() == ("orders",)
 

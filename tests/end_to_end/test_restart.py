@@ -89,7 +89,7 @@ def test_a_query_goes_on_where_it_stopped_with_the_same_and_with_other_workers(
         receiver.start(writer, checkpoint=checkpoint)
         for source in sources:
             source.open_to(90)
-        assert [feed.result(90).acknowledged for feed in feeds] == [90, 90, 90]
+        assert [feed.result(SECONDS).acknowledged for feed in feeds] == [90, 90, 90]
 
     expected = [(f"shop-{name}", n, payload(name, n)) for name in "abc" for n in range(1, 91)]
     assert_df_equality(
@@ -139,7 +139,7 @@ def test_connectors_of_every_revision_go_back_with_an_older_checkpoint(
         start()
         for source in sources.values():
             source.open_to(60)
-        assert [feed.result(90).acknowledged for feed in feeds] == [60, 60, 60]
+        assert [feed.result(SECONDS).acknowledged for feed in feeds] == [60, 60, 60]
 
     assert {name: batches.values(name) for name in sources} == {name: payloads(name, 1, 60) for name in sources}
 
@@ -157,7 +157,7 @@ def leave_a_batch_planned(spark: SparkSession, feeders: Feeders, checkpoint: str
         connector = feeders.connect("shop-1", addresses(receiver))
         connector.open("numbers").send(b"lost", id=10)
         with pytest.raises(StreamingQueryException, match="the sink is broken"):
-            query.awaitTermination(60)
+            query.awaitTermination(int(SECONDS))
         connector.close()
 
 
@@ -170,7 +170,7 @@ def test_a_planned_batch_whose_connector_stays_away_fails_the_query_and_names_th
     with open_receiver(spark, 1, replay_timeout=1) as receiver:
         query = receiver.start(receiver.stream().writeStream.foreachBatch(Batches()), checkpoint=checkpoint)
         with pytest.raises(StreamingQueryException) as failed:
-            query.awaitTermination(60)
+            query.awaitTermination(int(SECONDS))
 
     said = str(failed.value)
     assert "planned messages of instance 'shop-1' stream" in said
@@ -193,7 +193,7 @@ def test_a_planned_batch_that_is_lost_is_left_out_when_that_is_allowed(
         # The messages that were left out count as committed.
         assert stream.reference == 10
         stream.send(b"new", id=30)
-        connector.drain(60)
+        connector.drain(SECONDS)
         assert query.isActive
 
     assert batches.values("numbers") == [b"new"]
@@ -234,7 +234,7 @@ def test_stopping_frees_every_task_slot_and_may_come_while_starting(spark: Spark
     assert [type(error).__name__ for error in caught] == ["ConfigurationError"]
     assert "stopped while it was starting" in str(caught[0])
     tracker = spark.sparkContext.statusTracker()
-    eventually(lambda: not tracker.getActiveStageIds(), seconds=20)
+    eventually(lambda: not tracker.getActiveStageIds())
     # All three slots are free at once.
     began = time.monotonic()
     assert spark.range(0, 4, 1, 4).count() == 4

@@ -88,7 +88,7 @@ def test_connectors_of_every_revision_fill_one_table(
             feeds.append(feeders.feed(connector, orders(name, 150, keys=keys)))
             expected += expected_rows(f"shop-{revision}", name, 150, flags=with_flags, keys=keys)
 
-    assert [feed.result(90).acknowledged for feed in feeds] == [1500] * 6
+    assert [feed.result(SECONDS).acknowledged for feed in feeds] == [1500] * 6
     query.stop()
 
     found = spark.read.parquet(table)
@@ -112,7 +112,7 @@ def test_boundaries_are_rows_only_when_they_are_asked_for(
     stream.send(b"one", id=1)
     stream.send_boundary(5)
     stream.send(b"two", id=6)
-    connector.drain(60)
+    connector.drain(SECONDS)
 
     found = [(row.message_id, row.value if row.value is None else bytes(row.value)) for row in batches.all]
     boundary = [(5, None)] if include else []
@@ -133,7 +133,7 @@ def test_rows_keep_the_order_of_their_stream_across_batches(
         for name in streams
     ]
     for feed in feeds:
-        feed.result(90)
+        feed.result(SECONDS)
 
     assert len([number for number, found in batches.rows.items() if found]) > 3
     assert all(batches.values(name) == payloads(name, 1, 100) for name in "abc")
@@ -168,7 +168,7 @@ def test_nothing_is_acknowledged_that_no_commit_file_speaks_for(
     batches.hold(lambda number: True)
     for number in range(101, 121):
         stream.send(b"x", id=number)
-    assert batches.entered.wait(60)
+    assert batches.entered.wait(SECONDS)
     rounds, find_workers = 0, Announcer.find_workers
 
     def counted(announcer: Announcer) -> None:
@@ -235,18 +235,18 @@ def test_redis_may_be_emptied_while_messages_flow(
     for number in range(1, 51):
         stream.send(f"steady {number}".encode(), id=number)
     # The source has found the workers by then; only that needs the registry.
-    before.drain(60)
+    before.drain(SECONDS)
     file_redis.stop()
     for number in range(51, 101):
         stream.send(f"steady {number}".encode(), id=number)
-    before.drain(60)
+    before.drain(SECONDS)
     later = feeders.connect("later", workers)
     waiting = feeders.feed(later, numbered("late", 1, 50))
     file_redis.start()
     waiting.result(SECONDS)
     for number in range(101, 151):
         stream.send(f"steady {number}".encode(), id=number)
-    before.drain(60)
+    before.drain(SECONDS)
 
     assert batches.values("steady") == payloads("steady", 1, 150)
     assert batches.values("late") == payloads("late", 1, 50)
@@ -260,7 +260,7 @@ def test_the_status_tells_of_workers_and_query(
     receiver.start(receiver.stream().writeStream.format("noop"), checkpoint=str(tmp_path / "checkpoint"))
     connector: BlockingConnector = feeders.connect("seen", addresses(receiver))
     connector.open("any").send(b"x", id=3)
-    connector.drain(60)
+    connector.drain(SECONDS)
 
     status = receiver.status()
 

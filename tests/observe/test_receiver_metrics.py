@@ -24,7 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from proving.servers.prometheus import PrometheusServer
 from tests.observe.test_alerts import DASHBOARDS, RULES, dashboard_expressions, names, rules
 from tests.receiver.support import COOKIE, Feeders, addresses, numbered
-from tests.waiting import eventually
+from tests.waiting import SECONDS, eventually
 from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.observe.faces import metrics as tables
 from wallaroo_spark.observe.faces.metrics import APPLICATION_METRICS
@@ -48,7 +48,7 @@ class Served:
     def fetch(self, path: str) -> tuple[int, str]:
         """Status and text of a page."""
         try:
-            with urllib.request.urlopen(self.receiver.page_address + path, timeout=60) as response:
+            with urllib.request.urlopen(self.receiver.page_address + path, timeout=SECONDS) as response:
                 return response.status, response.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()

@@ -20,6 +20,7 @@ from proving.bench.results.pictures import PICTURES, draw_all
 from proving.bench.results.report import TABLES, text
 from proving.bench.sections import active, decode, fleet, plans
 from proving.bench.simulated_loads import SimulatedLoad, always, compared
+from tests.waiting import SECONDS
 from wallaroo_spark.doors.kafka.rows import expand
 from wallaroo_spark.protocol import (
     REVISIONS,
@@ -196,7 +197,7 @@ def test_a_paced_load_goes_on_when_its_socket_can_be_written_again() -> None:
             generator.open()
             generator.pace(time.monotonic() + each * (bursts + 0.9))
             sender.socket.close()
-            assert received.result(30) > 0
+            assert received.result(SECONDS) > 0
     assert sender.sent >= rate * each * (bursts - 1)
 
 

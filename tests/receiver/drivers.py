@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from proving.processes import processes_with
-from tests.waiting import eventually
+from tests.waiting import SECONDS, eventually
 
 MARK = "WALLAROO_TEST_DRIVER"
 """A variable that all processes of a test's drivers have in their environment."""
@@ -67,7 +67,7 @@ class Drivers:
         """Have a driver end in good order."""
         assert driver.stdin is not None
         driver.stdin.close()
-        assert driver.wait(60) == 0, self.log(driver)
+        assert driver.wait(SECONDS) == 0, self.log(driver)
 
     def log(self, driver: subprocess.Popen[bytes]) -> str:
         """The end of what a driver printed."""

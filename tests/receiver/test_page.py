@@ -16,6 +16,7 @@ import pytest
 
 from proving.browser import Browser
 from tests.receiver.support import COOKIE, Batches, Feeders, addresses, numbered
+from tests.waiting import SECONDS
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.observe.server import driver_pages as page
 from wallaroo_spark.observe.server.page_server import PageAddress
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def fetch(address: str, path: str, **headers: str) -> Any:
-    with urllib.request.urlopen(urllib.request.Request(address + path, headers=headers), timeout=60) as response:
+    with urllib.request.urlopen(urllib.request.Request(address + path, headers=headers), timeout=SECONDS) as response:
         return json.load(response)
 
 

@@ -17,7 +17,7 @@ from proving.ports import lasting_port
 from tests.receiver.driver import STANDBY
 from tests.receiver.drivers import Drivers
 from tests.receiver.support import Feeders, numbered, payloads
-from tests.waiting import eventually
+from tests.waiting import SECONDS, eventually
 from wallaroo_spark.registry import EmbeddedRedis, Registry
 
 MESSAGES = 600
@@ -55,7 +55,7 @@ def test_a_standby_takes_over_and_nothing_is_lost_or_repeated(
             # It notices that it has lost the name, and says so at its end.
             assert active.stdin is not None
             active.stdin.close()
-            assert active.wait(60) != 0
+            assert active.wait(SECONDS) != 0
             assert "is run by another driver" in drivers.log(active)
         eventually(lambda: len(drivers.written().get("a", ())) >= MESSAGES, seconds=120)
         assert registry.locked_by("standby") is None

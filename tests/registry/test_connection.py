@@ -20,7 +20,7 @@ import redis
 import trustme
 
 from proving.ports import free_port
-from tests.waiting import eventually
+from tests.waiting import SECONDS, eventually
 from wallaroo_spark.errors import ConfigurationError, RegistryError
 from wallaroo_spark.registry import EmbeddedRedis, Lease, Registry
 from wallaroo_spark.registry.embedded import find_server
@@ -211,7 +211,7 @@ def test_a_call_outlasts_a_short_absence_of_redis(own_redis: EmbeddedRedis) -> N
             first_attempt_failed.set()
 
     def bring_back() -> None:
-        assert first_attempt_failed.wait(30)
+        assert first_attempt_failed.wait(SECONDS)
         own_redis.start()
 
     log, listener = logging.getLogger("wallaroo_spark.registry.connection"), Listener()

@@ -69,7 +69,7 @@ def test_of_two_looks_at_once_an_old_answer_does_not_count_after_a_newer_one() -
     def ask() -> Mapping[int, Lease]:
         if getattr(first, "slow", False):
             asked.set()
-            assert may_answer.wait(60)
+            assert may_answer.wait(SECONDS)
             return {0: lease(0, 1)}
         return {0: lease(0, 2)}
 
@@ -82,7 +82,7 @@ def test_of_two_looks_at_once_an_old_answer_does_not_count_after_a_newer_one() -
     slow = threading.Thread(target=slow_look)
     quick = threading.Thread(target=discovery.look)
     slow.start()
-    assert asked.wait(60)
+    assert asked.wait(SECONDS)
     quick.start()
     # Without an order among the looks the second has found its worker by now, and the first takes it back.
     quick.join(0.2)

@@ -58,7 +58,7 @@ def test_the_quick_manager_is_set_for_the_query_alone(
 ) -> None:
     query = counted(receiver, tmp_path)
     connector = feeders.connect("set", addresses(receiver))
-    assert feeders.feed(connector, numbered("set", 1, 10)).result(90).acknowledged == 10
+    assert feeders.feed(connector, numbered("set", 1, 10)).result(SECONDS).acknowledged == 10
     query.stop()
 
     # Spark's default deletes checksums, so that they are there tells the two managers apart.
@@ -83,9 +83,9 @@ def test_queries_that_start_at_once_each_get_it_and_leave_nothing(spark: SparkSe
     seen: list[str | None] = []
 
     def other() -> None:
-        entered.wait(60)
+        entered.wait(SECONDS)
         with quick_on_local_disk(spark, str(tmp_path)):
-            left.wait(60)
+            left.wait(SECONDS)
             seen.append(spark.conf.get(SETTING, None))
 
     thread = threading.Thread(target=other)
@@ -137,7 +137,7 @@ def test_a_query_goes_on_after_a_death_at_each_step_of_a_rename(
     connector = feeders.connect("died", addresses(receiver))
     # Two batches at least, so that the state's newest file differs from its first.
     for last_number in (5, 10):
-        assert feeders.feed(connector, numbered("died", 1, last_number)).result(90).acknowledged == last_number
+        assert feeders.feed(connector, numbered("died", 1, last_number)).result(SECONDS).acknowledged == last_number
     query.stop()
 
     for folder in ("offsets", "commits"):
@@ -155,7 +155,7 @@ def test_a_query_goes_on_after_a_death_at_each_step_of_a_rename(
     shutil.copyfile(other, written)
 
     query = counted(receiver, tmp_path)
-    assert feeders.feed(connector, numbered("died", 1, 20)).result(90).acknowledged == 20
+    assert feeders.feed(connector, numbered("died", 1, 20)).result(SECONDS).acknowledged == 20
     query.stop()
 
 

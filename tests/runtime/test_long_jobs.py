@@ -101,7 +101,7 @@ class Jobs:
         self.saved += 1
         if self.saved <= self.failures:
             raise RuntimeError("noise\nCaused by: java.io.IOException: the executor is gone\nmore noise")
-        assert self.gate.wait(30)
+        assert self.gate.wait(SECONDS)
 
 
 def nothing(number: int, submission: int) -> Callable[[Iterator[Any]], Iterator[Any]]:

@@ -256,7 +256,7 @@ def test_rows_that_only_a_progress_report_has_counted_are_planned(
 
     def late(self: WorkerClient, *given: Any, **named: Any) -> dict[str, Any]:
         answer = available(self, *given, **named)
-        assert may_arrive.wait(60)
+        assert may_arrive.wait(SECONDS)
         return answer
 
     monkeypatch.setattr(WorkerClient, "available", late)

@@ -86,10 +86,10 @@ def test_of_two_programs_under_one_name_the_older_ends_with_an_error_and_no_mess
 
     # It does not come back to take the other's place in turn, whatever is acknowledged meanwhile.
     worker.commit({"shop-1": {str(STREAM): last}})
-    newer.drain(20.0)
+    newer.drain(SECONDS)
     assert first.acknowledged is None
     with pytest.raises(WallarooError, match="takes its place"):
-        older.drain(20.0)
+        older.drain(SECONDS)
     assert worker.count("connections") == 2
     older.close()
     newer.close()
@@ -103,6 +103,6 @@ def test_an_acknowledgement_for_another_program_acknowledges_none_of_our_message
     held(worker, 3)
     worker.commit({"shop-1": {str(STREAM): last + 1_000_000_000_000}})
     with pytest.raises(WallarooError, match="another program sends this stream under the same instance name"):
-        sender.drain(20.0)
+        sender.drain(SECONDS)
     assert stream.unacknowledged == 3
     sender.close()

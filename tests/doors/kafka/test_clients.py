@@ -18,7 +18,7 @@ from proving.ports import lasting_port
 from proving.producers.python_clients import CLIENTS
 from tests.doors.kafka.clients import IDEMPOTENT, send
 from tests.pems import make_pems
-from tests.waiting import eventually
+from tests.waiting import SECONDS, eventually
 from wallaroo_spark.doors.kafka.rows import expand
 from wallaroo_spark.options import Options
 from wallaroo_spark.testing.fake_worker import FakeWorker
@@ -117,7 +117,7 @@ def test_key_headers_and_time_come_through() -> None:
         producer = Producer({"bootstrap.servers": servers})
         producer.produce("orders", b"v", key=b"k", headers=[("a", b"1"), ("a", None)], partition=5, timestamp=1_700_000)
         producer.produce("orders", None, key=b"gone", partition=5)
-        assert producer.flush(60) == 0
+        assert producer.flush(SECONDS) == 0
     first, second = committed(worker)
     assert (first["key"], first["value"], first["stream_id"], first["event_time"].timestamp()) == (b"k", b"v", 5, 1700)
     assert first["headers"] == [{"key": "a", "value": b"1"}, {"key": "a", "value": None}]
@@ -129,8 +129,8 @@ def test_librdkafka_lists_all_topics() -> None:
 
     with running() as (_, servers):
         producer = Producer({"bootstrap.servers": servers})
-        producer.list_topics("orders", timeout=30)
-        assert set(producer.list_topics(timeout=30).topics) == {"orders"}
+        producer.list_topics("orders", timeout=SECONDS)
+        assert set(producer.list_topics(timeout=SECONDS).topics) == {"orders"}
 
 
 def test_a_transactional_producer_is_refused_at_once() -> None:
@@ -165,7 +165,7 @@ def test_a_request_that_spark_does_not_commit_in_time_is_sent_again_and_is_there
             assert sender.is_alive()
             time.sleep(0.05)
         with worker.committing():
-            sender.join(60)
+            sender.join(SECONDS)
     assert len(offsets) == len(VALUES)
     assert Counter(row["value"] for row in committed(worker)) == Counter(VALUES)
 
@@ -183,7 +183,7 @@ def test_the_next_record_batch_of_a_producer_is_there_for_the_next_plan_while_on
             assert worker.read().num_rows == 1
             assert worker.status()["unfinished_bytes"] == left
             worker.commit()
-        assert producer.flush(60) == 0
+        assert producer.flush(SECONDS) == 0
 
 
 def _requests(worker: FakeWorker) -> int:

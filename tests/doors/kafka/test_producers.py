@@ -80,7 +80,7 @@ def test_nothing_that_a_client_was_told_is_lost_when_workers_die(client: str, co
             worker.crash()
         with worker.committing():
             answered = len(sent.acked)
-            eventually(lambda: len(sent.acked) > answered or sent.ended, seconds=60)
+            eventually(lambda: len(sent.acked) > answered or sent.ended)
             sent.join(180)
         rows = committed(worker)
     wanted = set(range(7, 7 + RECORDS))

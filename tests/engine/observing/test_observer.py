@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.gateway.shop import SHOP
 from tests.streams.application import ApplicationFiles
 from tests.streams.samples import records
+from tests.waiting import SECONDS
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.engine.observer import Observer
 from wallaroo_spark.observe.application import ApplicationStatus, KeyGauges, PartitionState, PipelineStatus, StageStatus
@@ -102,7 +103,7 @@ def test_the_page_and_the_metrics_show_the_batches_and_the_reports_of_gateways(
 
 
 def get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=30) as answer:
+    with urllib.request.urlopen(url, timeout=SECONDS) as answer:
         return str(answer.read().decode())
 
 

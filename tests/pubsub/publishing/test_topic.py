@@ -13,7 +13,7 @@ import pytest
 
 from proving.processes import command_of, descendants, listeners
 from tests.pubsub.running import COOKIE, Client, rows_of
-from tests.waiting import eventually
+from tests.waiting import SECONDS, eventually
 from wallaroo_spark.errors import ConfigurationError, PubSubError
 from wallaroo_spark.pubsub.messages import Closed, Data, Snapshot, Update, Why
 from wallaroo_spark.pubsub.publishing.topic import Topic, publish
@@ -54,7 +54,7 @@ class Lines:
             .start()
         )
         try:
-            query.awaitTermination(60)
+            query.awaitTermination(int(SECONDS))
         finally:
             query.stop()
 
