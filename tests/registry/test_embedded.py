@@ -104,6 +104,15 @@ def test_started_again_it_has_the_same_url_and_is_empty(embedded: EmbeddedRedis)
         assert client.keys() == []
 
 
+def test_while_it_is_down_no_client_is_given_its_port(embedded: EmbeddedRedis) -> None:
+    first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+
+    port = urllib.parse.urlsplit(embedded.url).port
+
+    assert port is not None
+    assert not first <= port <= last
+
+
 def test_a_crash_is_noticed_and_it_can_be_started_again(embedded: EmbeddedRedis, directory: Path) -> None:
     url, pid = embedded.url, embedded.pid
     assert pid is not None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import secrets
 import select
 import shutil
@@ -25,6 +27,9 @@ _GUARD = Path(__file__).with_name("redis_guard.sh").read_text(encoding="utf-8")
 """The shell script that runs the server, and ends it with this process."""
 _CONFIGURATION = Path(__file__).with_name("redis.conf").read_text(encoding="utf-8")
 """The server's configuration, to be formatted with its port, password and directory."""
+
+_GIVEN_TO_CLIENTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_LOWEST_PORT = 10_000
 
 
 class EmbeddedRedis:
@@ -194,10 +199,20 @@ def find_server() -> str:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that nobody listens on; where the system says which ports it gives to clients, it is none of those.
+
+    Clients try again and again while the server is down: one that is given the server's port connects to itself. Then,
+    as while any other client has that port, the server cannot be started again.
+    """
+    try:
+        given_from = int(_GIVEN_TO_CLIENTS.read_text(encoding="ascii").split()[0])
+    except OSError:
+        given_from = 0
+    while True:
+        port = random.randrange(_LOWEST_PORT, given_from) if given_from >= 2 * _LOWEST_PORT else 0
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return int(probe.getsockname()[1])
 
 
 def _ended(output: IO[bytes] | None, seconds: float = 0.0) -> bool:
