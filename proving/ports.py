@@ -11,27 +11,10 @@ LOWEST = 10_000
 CHOSEN_BY_THE_SYSTEM = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now; the system may give one to any client later."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
-
-
-def free_port() -> int:
-    """A port that nobody listens on now; the system may give it to any client later."""
-    return free_ports(1)[0]
-
-
 def lasting_port(offsets: Iterable[int] = (0,)) -> int:
     """A port P with every P + offset free, all of them outside the range that the system gives to clients.
 
-    So they are still free when a killed server is started again.
+    So they are still free when a server is started, and when it is started again.
     """
     wanted = tuple(offsets)
     end = int(CHOSEN_BY_THE_SYSTEM.read_text().split()[0]) - max(wanted)

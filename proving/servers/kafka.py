@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from proving.ports import free_ports
+from proving.ports import lasting_port
 from proving.servers.guard import Guarded, GuardedServer
 from proving.servers.maven import fetched, java
 
@@ -58,7 +58,8 @@ class KafkaServer(GuardedServer):
         """``options`` are Java's."""
         jars = jars_of_kafka()
         self._guard = Guarded("kafka")
-        port, controller = free_ports(2)
+        port = lasting_port(range(2))
+        controller = port + 1
         self.bootstrap = f"127.0.0.1:{port}"
         """Its address in the form that clients take."""
         properties = self._guard.directory / "server.properties"

@@ -9,7 +9,7 @@ import shutil
 import socket
 from pathlib import Path
 
-from proving.ports import free_ports
+from proving.ports import lasting_port
 from proving.servers.debian import environment, unpacked
 from proving.servers.guard import Guarded, GuardedServer
 
@@ -23,7 +23,7 @@ class MosquittoServer(GuardedServer):
         installed = shutil.which("mosquitto")
         libraries = "" if installed else environment(fetched())["LD_LIBRARY_PATH"]
         self._guard = Guarded("mosquitto", "TERM")
-        (self.port,) = free_ports(1)
+        self.port = lasting_port()
         settings = self._guard.directory / "mosquitto.conf"
         lines = [f"listener {self.port} 127.0.0.1", "allow_anonymous true", "max_inflight_messages 0", "user root"]
         settings.write_text("\n".join([*lines, "persistence false", ""]), encoding="utf-8")

@@ -9,7 +9,7 @@ import shutil
 import socket
 from pathlib import Path
 
-from proving.ports import free_ports
+from proving.ports import lasting_port
 from proving.servers.debian import unpacked
 from proving.servers.guard import Guarded, GuardedServer
 
@@ -22,7 +22,7 @@ class NatsServer(GuardedServer):
     def __init__(self) -> None:
         program = shutil.which("nats-server") or str(fetched() / PROGRAM)
         self._guard = Guarded("nats")
-        (self.port,) = free_ports(1)
+        self.port = lasting_port()
         self._command = [program, "-js", "-a", "127.0.0.1", "-p", str(self.port), "-sd", str(self._guard.directory)]
 
     @property

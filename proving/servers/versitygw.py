@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from proving.ports import free_ports
+from proving.ports import lasting_port
 from proving.servers.guard import Guarded, GuardedServer
 from proving.servers.maven import ROOT
 
@@ -30,7 +30,7 @@ class S3Gateway(GuardedServer):
     def __init__(self) -> None:
         program = built()
         self._guard = Guarded("versitygw")
-        (self.port,) = free_ports(1)
+        self.port = lasting_port()
         files, facts = self._guard.directory / "files", self._guard.directory / "facts"
         files.mkdir()
         facts.mkdir()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from proving.ports import free_port
+from proving.ports import lasting_port
 from tests.bridges.support import Bridging
 from tests.cli.conftest import Run
 from wallaroo_spark.bridges.sources.redis_stream import EntryStream, RedisBridge
@@ -60,7 +60,7 @@ async def test_entries_that_are_gone_are_an_error() -> None:
 
 
 def test_a_redis_that_does_not_answer_is_named_although_no_worker_does(run: Run) -> None:
-    nowhere = f"127.0.0.1:{free_port()}"
+    nowhere = f"127.0.0.1:{lasting_port()}"
     done = run("bridge", "redis", f"redis://{nowhere}/0", "clicks", "--workers", nowhere, "--give-up-after", "1")
 
     assert done.returncode == 1

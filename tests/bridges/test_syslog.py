@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from proving.ports import free_port
+from proving.ports import lasting_port
 from tests.bridges.support import Bridging, refused
 from tests.waiting import eventually
 from wallaroo_spark.testing import FakeWorker
@@ -28,7 +28,7 @@ def connected(port: int) -> Iterator[socket.socket]:
 
 
 def test_messages_arrive_over_tcp_and_udp(worker: FakeWorker, tmp_path: Path) -> None:
-    port = free_port()
+    port = lasting_port()
     bridging = Bridging(worker, tmp_path, "syslog", f"127.0.0.1:{port}", "--longest", "1000")
     with bridging.running() as process, worker.committing():
         with connected(port) as link:
@@ -56,7 +56,7 @@ def test_messages_arrive_over_tcp_and_udp(worker: FakeWorker, tmp_path: Path) ->
 
 
 def test_datagrams_that_find_the_buffer_full_are_counted(worker: FakeWorker, tmp_path: Path) -> None:
-    port = free_port()
+    port = lasting_port()
     bridging = Bridging(worker, tmp_path, "syslog", f"127.0.0.1:{port}", "--buffer", "65536")
     with bridging.running():
         with connected(port):

@@ -15,7 +15,7 @@ import yaml
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
-from proving.ports import free_port, lasting_port
+from proving.ports import lasting_port
 from tests.pems import Pems
 from tests.security.acl import users
 from wallaroo_spark import aqueduct
@@ -120,7 +120,7 @@ def test_the_ports_of_a_running_receivers_doors_are_tried_at_the_host_that_clien
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as http, socket.create_server(("127.0.0.1", 0)) as kafka:
         ports = [one.getsockname()[1] for one in (http, kafka)]
-        closed = free_port()
+        closed = lasting_port()
         doors = (
             DoorStatus(0, "http", f"http://127.0.0.1:{ports[0]}", (ports[0],)),
             DoorStatus(0, "kafka", f"127.0.0.1:{ports[1]}", (ports[1], closed)),

@@ -9,7 +9,6 @@ import contextlib
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +20,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
+from proving.ports import lasting_port
 from proving.shop.judge import INPUTS, OUTPUTS, StreamRecord, Verdict, judge, rows_of
 from tests.conftest import ROOT, StandaloneCluster
 from tests.waiting import SECONDS, eventually
@@ -41,7 +41,7 @@ class Shop:
     def __init__(self, cluster: StandaloneCluster, folder: Path, redis: str) -> None:
         self.folder = folder / "shop"
         self.redis = redis
-        self.port = free_ports(GATEWAYS)
+        self.port = lasting_port(range(GATEWAYS))
         self.addresses = ",".join(f"127.0.0.1:{self.port + number}" for number in range(GATEWAYS))
         self._cluster = cluster
         self._log: IO[bytes] = (folder / "driver.log").open("ab")
@@ -161,19 +161,6 @@ def end(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait(SECONDS)
-
-
-def free_ports(count: int) -> int:
-    """The first of some free ports, below those that the system gives to others."""
-    while True:
-        first = random.randrange(20_000, 30_000)
-        with contextlib.ExitStack() as opened:
-            try:
-                for number in range(count):
-                    opened.enter_context(contextlib.closing(socket.socket())).bind(("127.0.0.1", first + number))
-            except OSError:
-                continue
-            return first
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
-from proving.ports import free_ports
+from proving.ports import lasting_port
 from tests.gateway.memory import MemoryApplication, ServedGateway, serving
 from tests.gateway.shop import event, join, publish
 from tests.gateway.test_ephemeral import endpoints_of, exchanges_of
@@ -110,7 +110,7 @@ async def test_a_call_over_a_connection_that_becomes_half_open_ends_for_its_call
 async def test_a_gateway_that_is_gone_costs_one_line_in_the_log(
     application: MemoryApplication, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (port,) = free_ports(1)
+    port = lasting_port()
     send = pb.SendRequest(exchange="shop/prices", event=event("1"))
     async with two(application) as served:
         owner, other = apart("Exchange", "shop/prices", served)

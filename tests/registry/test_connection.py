@@ -19,7 +19,7 @@ import pytest
 import redis
 import trustme
 
-from proving.ports import free_port
+from proving.ports import lasting_port
 from tests.waiting import SECONDS, eventually
 from wallaroo_spark.errors import ConfigurationError, RegistryError
 from wallaroo_spark.registry import EmbeddedRedis, Lease, Registry
@@ -60,7 +60,7 @@ def test_a_redis_that_answers_is_pinged_quietly(registry: Registry, caplog: pyte
 
 
 def test_a_redis_that_is_not_there_is_named_with_the_way_out() -> None:
-    port = free_port()
+    port = lasting_port()
     with (
         Registry(f"redis://:{SECRET}@127.0.0.1:{port}/0", "orders", attempts=2) as registry,
         pytest.raises(RegistryError) as caught,
@@ -127,7 +127,7 @@ def answers(client: redis.Redis) -> bool:
 
 
 def test_a_server_that_repeats_the_password_does_not_get_it_shown() -> None:
-    port = free_port()
+    port = lasting_port()
     with (
         configured_server(f'port {port}\nrename-command AUTH ""', redis.Redis(port=port)),
         Registry(f"redis://:{SECRET}@127.0.0.1:{port}/0", "orders") as registry,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from proving.ports import free_ports
+from proving.ports import lasting_port
 from proving.servers.guard import Guarded
 from proving.servers.maven import fetched, hadoop_version, jars_of_spark, java
 
@@ -31,7 +31,8 @@ class HdfsServer:
     def __init__(self) -> None:
         jars = cluster_jars()
         self._guard = Guarded("hdfs")
-        port, web = free_ports(2)
+        port = lasting_port(range(2))
+        web = port + 1
         self.settings = {"spark.hadoop.fs.defaultFS": f"hdfs://127.0.0.1:{port}"}
         """The settings of Spark."""
         self.checkpoint = "/checkpoints/orders"
@@ -61,7 +62,7 @@ class S3Server:
     def __init__(self) -> None:
         pytest.importorskip("moto", reason="the S3 server is moto's: pip install 'moto[s3]' flask flask-cors")
         self._guard = Guarded("s3")
-        (self._port,) = free_ports(1)
+        self._port = lasting_port()
         self.address = f"127.0.0.1:{self._port}"
         self.checkpoint = f"s3a://{BUCKET}/checkpoints/orders"
         self.shown = self.checkpoint.replace("s3a:", "s3:")

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from proving.ports import free_port
+from proving.ports import lasting_port
 from tests.waiting import SECONDS
 from wallaroo_spark.errors import TransportError
 from wallaroo_spark.transport import connect, open_access_warning, refuses
@@ -31,7 +31,7 @@ async def connections_from(port: int, monkeypatch: pytest.MonkeyPatch) -> AsyncI
 async def test_a_connection_to_itself_is_refused_and_leaves_the_port_to_a_listener(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    port = free_port()
+    port = lasting_port()
     async with connections_from(port, monkeypatch):
         with pytest.raises(TransportError, match=f"127.0.0.1:{port}: refused") as caught:
             await connect("127.0.0.1", port, timeout=SECONDS)
@@ -41,13 +41,13 @@ async def test_a_connection_to_itself_is_refused_and_leaves_the_port_to_a_listen
 
 
 async def test_an_address_that_only_answers_itself_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    port = free_port()
+    port = lasting_port()
     async with connections_from(port, monkeypatch):
         assert await refuses(f"127.0.0.1:{port}")
 
 
 async def test_an_address_refuses_when_nobody_listens_and_only_then() -> None:
-    assert await refuses(f"127.0.0.1:{free_port()}")
+    assert await refuses(f"127.0.0.1:{lasting_port()}")
     async with serving(Accepting()) as listener:
         host, port = listener.address
         assert not await refuses(f"{host}:{port}")

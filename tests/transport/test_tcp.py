@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from proving.ports import free_port
+from proving.ports import lasting_port
 from tests.pems import Pems
 from tests.waiting import SECONDS
 from wallaroo_spark.errors import TransportError
@@ -75,7 +75,7 @@ async def test_a_name_with_several_addresses_is_served_on_one_port() -> None:
 
 
 async def test_a_refused_connection_names_the_address_and_the_way_out() -> None:
-    port = free_port()
+    port = lasting_port()
     with pytest.raises(TransportError, match=f"127.0.0.1:{port}: refused; check that a worker listens") as caught:
         await connect("127.0.0.1", port, timeout=SECONDS)
     assert caught.value.fields["reason"] == "refused"
@@ -86,7 +86,7 @@ async def test_a_refused_connection_names_the_address_and_the_way_out() -> None:
 
 async def test_a_name_refused_on_every_address_is_refused() -> None:
     with pytest.raises(TransportError) as caught:
-        await connect("localhost", free_port(), timeout=SECONDS)
+        await connect("localhost", lasting_port(), timeout=SECONDS)
     assert caught.value.fields["reason"] == "refused"
 
 
@@ -353,5 +353,5 @@ async def test_a_reset_by_the_peer_is_a_cut_after_the_bytes_before_it() -> None:
 
 async def test_no_certificate_file_shows_up_in_a_connect_error(pems: Pems) -> None:
     with pytest.raises(TransportError) as caught:
-        await connect("127.0.0.1", free_port(), tls=client_context(pems.ca), timeout=SECONDS)
+        await connect("127.0.0.1", lasting_port(), tls=client_context(pems.ca), timeout=SECONDS)
     assert Path(pems.ca).name not in str(caught.value)

@@ -23,7 +23,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from proving.ports import free_port
+from proving.ports import lasting_port
 from proving.producers.load import Load, load_of
 
 START_SECONDS = 30.0
@@ -43,7 +43,7 @@ def spans(load: Load, numbers: range) -> list[ReadableSpan]:
 @contextlib.contextmanager
 def collector(program: str, door: str, headers: dict[str, str]) -> Iterator[str]:
     """A running Collector that sends to the door; its address."""
-    port = free_port()
+    port = lasting_port()
     settings = {
         "receivers": {"otlp": {"protocols": {"grpc": {"endpoint": f"127.0.0.1:{port}"}}}},
         "exporters": {
