@@ -1,6 +1,8 @@
 # Sourced by the other scripts, which set `root` first: what every program they start should find in its environment.
 # Another Spark's settings would mix its jars with the ones in .venv.
 unset SPARK_HOME SPARK_CONF_DIR PYTHONHOME PYTHONPATH PYSPARK_SUBMIT_ARGS PYSPARK_DRIVER_PYTHON
+# The tests start hundreds of processes, and each would compile the package again.
+unset PYTHONDONTWRITEBYTECODE
 export PYSPARK_PYTHON="$root/.venv/bin/python"
 
 # set_up SET "$@": sets .venv up, unless the arguments ask for help. Help installs nothing: where there is no .venv yet it is the
