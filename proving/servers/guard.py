@@ -24,6 +24,7 @@ read -r _
 kill -s "$signal" $! 2>/dev/null
 wait $!
 """
+START_SECONDS = 120.0
 STOP_SECONDS = 20.0
 POLL_SECONDS = 0.05
 
@@ -65,12 +66,18 @@ class Guarded:
     def run(self, command: Sequence[str]) -> None:
         """Run a command that prepares the server. Raises :class:`ServerFailed` with its output when it fails."""
         done = subprocess.run(
-            command, cwd=self.directory, user=self.user, capture_output=True, text=True, check=False, timeout=120
+            command,
+            cwd=self.directory,
+            user=self.user,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=START_SECONDS,
         )
         if done.returncode:
             raise ServerFailed(f"{command[0]}: {done.stderr or done.stdout}")
 
-    def start(self, command: Sequence[str], answers: Callable[[], bool], seconds: float = 60.0) -> None:
+    def start(self, command: Sequence[str], answers: Callable[[], bool]) -> None:
         """Start the server and wait until it ``answers``. Raises :class:`ServerFailed` when it ends or is too late."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -82,7 +89,7 @@ class Guarded:
                 user=self.user,
                 start_new_session=True,
             )
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + START_SECONDS
         shell, begun = psutil.Process(self._process.pid), False
         while not answers():
             # A server that has ended stays a zombie below the shell, because the shell waits in `read`.
@@ -91,7 +98,7 @@ class Guarded:
             ended = begun and all(child.status() == psutil.STATUS_ZOMBIE for child in children)
             if ended or time.monotonic() > deadline:
                 self.stop()
-                why = "ended" if ended else f"did not answer in {seconds} s"
+                why = "ended" if ended else f"did not answer in {START_SECONDS:g} s"
                 raise ServerFailed(f"{command[0]} {why}: {self._last_lines()}")
             time.sleep(POLL_SECONDS)
 

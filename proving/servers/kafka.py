@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from proving.ports import lasting_port
-from proving.servers.guard import Guarded, GuardedServer
+from proving.servers.guard import START_SECONDS, Guarded, GuardedServer
 from proving.servers.maven import fetched, java
 
 VERSION = "4.1.0"
@@ -81,7 +81,7 @@ class KafkaServer(GuardedServer):
         """Create a topic, and wait until its partitions are led; ``config`` has underscores in place of dots."""
         new = NewTopic(topic, num_partitions=partitions, config={k.replace("_", "."): v for k, v in config.items()})
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        admin.create_topics([new])[topic].result(30)
+        admin.create_topics([new])[topic].result(START_SECONDS)
         # The broker tells clients of a partition a moment before it leads it, and refuses requests for it until then.
         with closing(Consumer({"bootstrap.servers": self.bootstrap, "group.id": "creator"})) as consumer:
             for partition in range(partitions):
@@ -95,7 +95,12 @@ class KafkaServer(GuardedServer):
         return True
 
 
-@retry(stop=stop_after_delay(30), wait=wait_fixed(0.05), retry=retry_if_exception_type(KafkaException), reraise=True)
+@retry(
+    stop=stop_after_delay(START_SECONDS),
+    wait=wait_fixed(0.05),
+    retry=retry_if_exception_type(KafkaException),
+    reraise=True,
+)
 def _until_led(consumer: Consumer, partition: TopicPartition) -> None:
     consumer.get_watermark_offsets(partition, timeout=10)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.waiting import eventually
+from tests.waiting import SECONDS, eventually
 from wallaroo_spark.errors import TransportError
 from wallaroo_spark.inner.calls import PlanQuestion
 from wallaroo_spark.inner.client import WorkerClient, status_token
@@ -46,7 +46,7 @@ def _own_logging() -> Iterator[None]:
 def run(tmp_path: Path) -> Run:
     """Run ``wallaroo-spark`` with arguments, as a process in an empty directory; the caller judges the exit status."""
 
-    def start(*arguments: str, stdin: str = "", timeout: float = 60, **variables: str) -> Any:
+    def start(*arguments: str, stdin: str = "", timeout: float = SECONDS, **variables: str) -> Any:
         return subprocess.run(
             [*PROGRAM, *arguments],
             input=stdin,

@@ -49,7 +49,7 @@ class HdfsServer:
 
     def start(self) -> None:
         """Start it, and wait until there is a data node."""
-        self._guard.start(self._command, self._ready.exists, 120)
+        self._guard.start(self._command, self._ready.exists)
 
     def remove(self) -> None:
         """End it, and delete its files."""
@@ -85,7 +85,7 @@ class S3Server:
     def start(self) -> None:
         """Start it, and make the bucket."""
         command = [sys.executable, "-m", "tests.storage.moto_server", str(self._port)]
-        self._guard.start(command, self._answers, 120)
+        self._guard.start(command, self._answers)
         import boto3
 
         keys = {"aws_access_key_id": KEY, "aws_secret_access_key": SECRET, "region_name": REGION}
