@@ -22,7 +22,7 @@ from wallaroo_spark.observe.collect import Question, RegistryCollector
 from wallaroo_spark.observe.faces import terminal
 from wallaroo_spark.observe.faces.records import record_to_json, to_json
 from wallaroo_spark.observe.receiver import ReceiverStatus, StreamStatus, TopicStatus
-from wallaroo_spark.observe.record import History
+from wallaroo_spark.observe.record import History, Rates
 from wallaroo_spark.observe.surroundings import may_not_list, sinks_in, topics_in
 from wallaroo_spark.registry.client import receiver_names
 
@@ -96,8 +96,9 @@ def show_others(registry: str, checkpoint: str, as_json: bool) -> bool:
     topics = topics_in(registry, ATTEMPTS) if registry else ()
     sinks = sinks_in(checkpoint) if checkpoint else ()
     if as_json:
-        answer: dict[str, Any] = {"topics": [record_to_json(topic) for topic in topics]} if registry else {}
-        click.echo(json.dumps(answer | ({"sinks": [record_to_json(sink) for sink in sinks]} if checkpoint else {})))
+        asked = {"topics": (registry, topics), "sinks": (checkpoint, sinks)}
+        answer = {name: list(map(record_to_json, found)) for name, (place, found) in asked.items() if place}
+        click.echo(json.dumps(answer))
     else:
         _print_others(topics, sinks, registry, checkpoint)
     return served(topics)
@@ -139,12 +140,7 @@ def show_receiver(found: ReceiverStatus, history: History, watch: bool, as_json:
 def receiver_view(found: ReceiverStatus, history: History) -> Group:
     """The status for a person: the cause, the query, slots, connectors, deaths and refusals."""
     rates = history.rates()
-    parts: list[Any] = [*terminal.header(found, rates), terminal.slots_view(found, rates)]
-    if found.doors:
-        parts += [Text(), terminal.doors_view(found)]
-    if found.instances:
-        parts += [Text(), terminal.instances_view(found, rates)]
-    parts += terminal.notes(found)
+    parts = [*terminal.header(found, rates), *_tables(found, rates), *terminal.notes(found)]
     for slot in found.slots:
         if slot.story:
             parts.append(Text(f"slot {slot.slot}, its last events:"))
@@ -152,6 +148,16 @@ def receiver_view(found: ReceiverStatus, history: History) -> Group:
     if found.query.state == "none":
         parts.append(Text(WAITING))
     return Group(*parts)
+
+
+def _tables(found: ReceiverStatus, rates: Rates, columns: Iterable[str] = terminal.USUAL, most: int = 20) -> list[Any]:
+    """The tables of slots, doors and instances, with an empty line between two of them."""
+    parts: list[Any] = [terminal.slots_view(found, rates, columns=columns)]
+    if found.doors:
+        parts += [Text(), terminal.doors_view(found)]
+    if found.instances:
+        parts += [Text(), terminal.instances_view(found, rates, most=most)]
+    return parts
 
 
 def show_list(place: RegistryOptions, as_json: bool) -> None:
@@ -229,15 +235,8 @@ def show_frame(found: ReceiverStatus, history: History, window: float, rows: int
 def _frame(found: ReceiverStatus, history: History, window: float, rows: int) -> Group:
     """One frame: the cause and the query, then slots, instances and streams."""
     rates = history.rates(window)
-    parts: list[Any] = [
-        *terminal.header(found, rates),
-        Text(),
-        terminal.slots_view(found, rates, columns=(*terminal.USUAL, "waits for")),
-    ]
-    if found.doors:
-        parts += [Text(), terminal.doors_view(found)]
-    if found.instances:
-        parts += [Text(), terminal.instances_view(found, rates, most=rows)]
+    tables = _tables(found, rates, (*terminal.USUAL, "waits for"), rows)
+    parts = [*terminal.header(found, rates), Text(), *tables]
     if found.streams:
         parts += [Text(), terminal.streams_view(found.streams[:rows], rates)]
     totals = found.totals

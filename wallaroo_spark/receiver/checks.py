@@ -72,14 +72,7 @@ def addresses(options: Options) -> None:
                 advertised(template, slot, 1)
         except ConfigurationError as error:
             raise ConfigurationError(f"option {name}: {error.message}", code=error.code, option=name) from None
-    kafka = options.workers * options.kafka_nodes
-    ports = {
-        "port": (options.port, options.workers),
-        "innerPort": (options.inner_port, options.workers),
-        "http.port": (options.http_port or 0, options.workers),
-        "kafka.port": (options.kafka_port or 0, kafka),
-        "otlp.port": (options.otlp_port or 0, options.workers),
-    }
+    ports = port_ranges(options)
     for name, (first, count) in ports.items():
         if first and first + count - 1 > _GREATEST_PORT:
             raise ConfigurationError(
@@ -96,6 +89,17 @@ def addresses(options: Options) -> None:
                 code="options-conflict",
                 option=other,
             )
+
+
+def port_ranges(options: Options) -> dict[str, tuple[int, int]]:
+    """The name of each option of ports → the first port, 0 for any free ones, and their number."""
+    return {
+        "port": (options.port, options.workers),
+        "innerPort": (options.inner_port, options.workers),
+        "http.port": (options.http_port or 0, options.workers),
+        "kafka.port": (options.kafka_port or 0, options.workers * options.kafka_nodes),
+        "otlp.port": (options.otlp_port or 0, options.workers),
+    }
 
 
 @dataclass(frozen=True)

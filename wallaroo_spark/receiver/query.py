@@ -10,7 +10,7 @@ import functools
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -292,10 +292,6 @@ def start_query(
 
     ``read`` are the names of all receivers that the query reads; None when that is not known.
     """
-    for one in fed:
-        one.require_none()
-    for one in fed:
-        one.stop()
     files = CheckpointFiles(checkpoint, spark)
     require_shared(files, checkpoint, fed[0].name, spark)
     fsync = any(one.options.fsync for one in fed)
@@ -304,9 +300,9 @@ def start_query(
         checks.synchronous(writer, files.holes(), files.identity)
         checks.same_receivers(files.identity, files.receivers(), read or {fed[0].name})
 
-    if not fsync:
-        check()
-    try:
+    with _another_query(fed):
+        if not fsync:
+            check()
         for one in fed:
             one.lock(CheckpointFiles(checkpoint, spark), fed[0].owner)
         synced = _synced(files, fsync, writer, spark)
@@ -322,11 +318,22 @@ def start_query(
         require_own(spark, query, files, checkpoint, waits.stopping)
         for one in fed:
             one.follow()
+    return query
+
+
+@contextlib.contextmanager
+def _another_query(fed: Sequence[FedQuery]) -> Iterator[None]:
+    """Within the block receivers that feed no query are given one. After an error they feed none."""
+    for one in fed:
+        one.require_none()
+    try:
+        for one in fed:
+            one.stop()
+        yield
     except BaseException:
         for one in fed:
             one.stop()
         raise
-    return query
 
 
 def adopt_query(fed: Sequence[FedQuery], running: RunningQuery, spark: Any, waits: Waits) -> None:
@@ -335,11 +342,7 @@ def adopt_query(fed: Sequence[FedQuery], running: RunningQuery, spark: Any, wait
     The sources of the receivers plan nothing before :meth:`FedQuery.started`, so the query commits nothing meanwhile.
     After an error nothing is followed, and the query is left to its sources, which fail with that error.
     """
-    for one in fed:
-        one.require_none()
-    for one in fed:
-        one.stop()
-    try:
+    with _another_query(fed):
         for one in fed:
             one.expect()
         files = CheckpointFiles(running.checkpoint, spark)
@@ -351,10 +354,6 @@ def adopt_query(fed: Sequence[FedQuery], running: RunningQuery, spark: Any, wait
         require_own(spark, running.query, files, running.checkpoint, waits.stopping)
         for one in fed:
             one.begin(spark_queries.in_words(running.trigger), None)
-    except BaseException:
-        for one in fed:
-            one.stop()
-        raise
     for one in fed:
         one.started(running.query)
     for one in fed:

@@ -80,17 +80,8 @@ def registry(options: Options, url: str) -> Iterator[Finding]:
 def ports(options: Options, *, running: bool) -> Iterator[Finding]:
     """Whether the fixed ports of this machine are free; ``running``: the receiver itself may hold them."""
     taken = []
-    wanted = [
-        (name, first + number)
-        for name, first, each in (
-            ("port", options.port, 1),
-            ("innerPort", options.inner_port, 1),
-            ("http.port", options.http_port or 0, 1),
-            ("kafka.port", options.kafka_port or 0, options.kafka_nodes),
-            ("otlp.port", options.otlp_port or 0, 1),
-        )
-        for number in range(options.workers * each if first else 0)
-    ]
+    ranges = checks.port_ranges(options).items()
+    wanted = [(name, first + number) for name, (first, count) in ranges if first for number in range(count)]
     for name, port in wanted:
         try:
             for bound in asyncio.run(bind(options.host or "127.0.0.1", port, 1)):
