@@ -32,13 +32,15 @@ BEFORE_THE_COMMIT = {Step.OFFSETS_WRITTEN, Step.SINK_WRITTEN}
 ALL = tuple(Step)
 SOME = (
     Step.BUFFERED,
-    Step.OFFSETS_WRITTEN,
     Step.RANGE_HALF_READ,
     Step.SINK_WRITTEN,
     Step.COMMITS_WRITTEN,
     Step.ACK_SENT,
 )
-"""One at least of worker, source, reading task, sink and driver, before and behind the commit."""
+"""One at least of worker, reading task, sink and driver, before and behind the commit.
+
+A sink that has written is before the commit, too, behind the offsets that the source has planned.
+"""
 SENDERS = {"shop-a": ("draft-le", ["a", "b"]), "shop-b": ("draft-be", ["c", "d"]), "shop-c": ("v3", ["e", "f"])}
 
 

@@ -162,7 +162,7 @@ def test_postgres(lives: Lives, case: Case, mode: str, postgres: PostgresServer,
         assert left == []
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", IN_PART)
 def test_redis(lives: Lives, case: Case, redis_url: str, target: str, tmp_path: Path) -> None:
     with redis.Redis.from_url(redis_url) as client:
 
@@ -173,7 +173,7 @@ def test_redis(lives: Lives, case: Case, redis_url: str, target: str, tmp_path: 
         sweep(lives, subject_of(redis_sink, seen, **settings), case, tmp_path)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", IN_PART)
 def test_stream(lives: Lives, case: Case, tmp_path: Path) -> None:
     settings = {"application": declare(tmp_path), "checkpoint": str(tmp_path / "checkpoint")}
     subject = subject_of(stream_sink, lambda: payloads(settings["application"]), **settings)
