@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -276,12 +277,15 @@ def violations(source: str, module: str, *, is_package: bool = False) -> list[st
     ]
 
 
-def arrows(of: str = PACKAGE) -> Iterator[tuple[str, str]]:
+@cache
+def arrows(of: str = PACKAGE) -> list[tuple[str, str]]:
     """Each file's module, and the dotted names of its imports from its own package."""
+    found = []
     for path in files(of):
         module = module_of(path, of)
         for _, name in imported(ast.parse(path.read_text(encoding="utf-8")), module, path.name == "__init__.py", of):
-            yield module, name
+            found.append((module, name))
+    return found
 
 
 def circles(arrows: Iterable[tuple[str, str]], modules: Collection[str]) -> list[frozenset[str]]:
