@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from wallaroo_spark.inner.client import WorkerClient
+from wallaroo_spark.inner.client import Trust, WorkerClient
 from wallaroo_spark.options import Options
 from wallaroo_spark.references import Reference, StreamKey, nest
 from wallaroo_spark.registry import EmbeddedRedis, Registry
@@ -76,7 +76,7 @@ def main() -> None:
             while not (leases := registry.leases()) or not leases[0].connect:
                 assert thread.alive(0.02), "the worker has ended"
                 assert time.monotonic() < until, "the worker does not serve"
-            driver = DriverByHand(WorkerClient(leases[0].flight, "a token"))
+            driver = DriverByHand(WorkerClient(leases[0].flight, "a token", trust=Trust.of(options)))
             driver.rewind(1, -1, {})
             query = Query(service, driver)
             print(json.dumps({"address": leases[0].connect}), flush=True)

@@ -128,6 +128,7 @@ def connector(folder: Path, road: str, loss: float, seconds: float) -> dict[str,
             "quic": True,
             "tls_certificate": files.certificate,
             "tls_key": files.key,
+            "tls_workers_ca": files.ca,
         }
         alone = json.dumps({"options": options, "batch_seconds": COMMIT_SECONDS})
         command = [*cable.far, sys.executable, "-m", "proving.bench.lone_worker", alone]
