@@ -292,15 +292,15 @@ def start_query(
 
     ``read`` are the names of all receivers that the query reads; None when that is not known.
     """
-    files = CheckpointFiles(checkpoint, spark)
-    require_shared(files, checkpoint, fed[0].name, spark)
-    fsync = any(one.options.fsync for one in fed)
-
-    def check() -> None:
-        checks.synchronous(writer, files.holes(), files.identity)
-        checks.same_receivers(files.identity, files.receivers(), read or {fed[0].name})
-
     with _another_query(fed):
+        files = CheckpointFiles(checkpoint, spark)
+        require_shared(files, checkpoint, fed[0].name, spark)
+        fsync = any(one.options.fsync for one in fed)
+
+        def check() -> None:
+            checks.synchronous(writer, files.holes(), files.identity)
+            checks.same_receivers(files.identity, files.receivers(), read or {fed[0].name})
+
         if not fsync:
             check()
         for one in fed:
