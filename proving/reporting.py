@@ -1,13 +1,17 @@
-"""The output of a program while it runs."""
+"""The output of a program while it runs: progress, or the steps that it has gone."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import TypeVar
 
 LINE_SECONDS = 15.0
+WAIT_SECONDS = 480.0
+"""The longest wait for what a step needs. A choice: on two busy cores, Spark starts in four minutes."""
 
+Found = TypeVar("Found")
 Print = Callable[[str], None]
 
 
@@ -33,3 +37,30 @@ def reporting() -> Iterator[tuple[Print, Print]]:
             print(line, flush=True)
 
     yield lambda line: print(line, flush=True), now_and_then
+
+
+class Steps:
+    """The steps of a run on an installation. Each finding is printed with the seconds since the run began.
+
+    After errors of the kinds in ``passing`` a wait goes on.
+    """
+
+    def __init__(self, passing: tuple[type[Exception], ...] = ()) -> None:
+        self._passing = passing
+        self._began = time.monotonic()
+
+    def say(self, text: str) -> None:
+        """Print a finding."""
+        print(f"{time.monotonic() - self._began:6.1f} s  {text}", flush=True)
+
+    def wait(self, what: str, holds: Callable[[], Found]) -> Found:
+        """What ``holds`` returns once that is true. Raises RuntimeError when it does not come in time."""
+        began = time.monotonic()
+        while True:
+            with suppress(*self._passing):
+                if found := holds():
+                    self.say(f"{what}, after {time.monotonic() - began:.1f} s")
+                    return found
+            if time.monotonic() > began + WAIT_SECONDS:
+                raise RuntimeError(f"this does not come within {WAIT_SECONDS:g} s: {what}")
+            time.sleep(0.2)

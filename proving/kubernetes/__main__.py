@@ -9,21 +9,21 @@ from __future__ import annotations
 import argparse
 import base64
 import contextlib
-import json
 import os
 import shutil
 import subprocess
 import sys
-import time
 import urllib.error
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow.dataset
 
+from proving.chaos.judge import sink_log
 from proving.kubernetes.control_plane import HELM, ControlPlane, build
 from proving.kubernetes.kubelet import BRIDGE_ADDRESS, Image, Kubelet, bridge, run
+from proving.reporting import Steps
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "conf" / "kubernetes"
@@ -32,7 +32,6 @@ PATH = f"/api/v1/namespaces/{NAMESPACE}"
 EXECUTORS = f"{PATH}/pods?labelSelector=app.kubernetes.io/component%3Dexecutor"
 DRIVER = f"{PATH}/pods/orders-driver-0"
 IMAGE, REDIS, BASE = "registry.example/wallaroo-spark:0.1.0", "redis:7.4", "debian:bookworm-slim"
-WAIT_SECONDS = 240.0
 LINES = 20_000
 
 
@@ -111,14 +110,15 @@ def mounted(name: str) -> Iterator[Image]:
         run("buildah", "rm", container)
 
 
-class Run:
+class Run(Steps):
     """One installation, from its secret to its end. Each step prints what it has found, and raises what is wrong."""
 
     def __init__(self, programs: Path, plane: ControlPlane, node: Kubelet, claim: Path, *, tls: bool) -> None:
+        # The API server has no answer for an object that is not there yet.
+        super().__init__(passing=(urllib.error.HTTPError,))
         self._programs, self._plane, self._node, self._claim, self._tls = programs, plane, node, claim, tls
         self._api = plane.api
         self._sent = 0
-        self._began = time.monotonic()
 
     def run(self) -> None:
         """All steps in turn."""
@@ -132,22 +132,6 @@ class Run:
         self.delete_driver()
         self.uninstall()
         self.say("every line is in the table once, and nothing is left of the release")
-
-    def say(self, text: str) -> None:
-        """Print a finding, with the seconds since the begin."""
-        print(f"{time.monotonic() - self._began:6.1f} s  {text}", flush=True)
-
-    def wait(self, what: str, holds: Callable[[], Any]) -> Any:
-        """What ``holds`` returns once that is true. Raises RuntimeError when it does not come in time."""
-        began = time.monotonic()
-        while True:
-            with contextlib.suppress(urllib.error.HTTPError):
-                if found := holds():
-                    self.say(f"{what}, after {time.monotonic() - began:.1f} s")
-                    return found
-            if time.monotonic() > began + WAIT_SECONDS:
-                raise RuntimeError(f"this does not come within {WAIT_SECONDS:g} s: {what}")
-            time.sleep(0.2)
 
     def prepare(self) -> None:
         """A namespace that Kubernetes holds to its strictest standard of pods, a secret, and a claim on a folder."""
@@ -306,15 +290,7 @@ class Run:
 
     def read_rows(self) -> int:
         """The number of rows that Spark has committed. Raises AssertionError when they are not the lines, each once."""
-        files: list[str] = []
-        logs = [path for path in (self._claim / "rows" / "_spark_metadata").iterdir() if not path.name.startswith(".")]
-        compacts = [int(path.name.partition(".")[0]) for path in logs if path.name.endswith(".compact")]
-        newest = max(compacts, default=-1)
-        for path in logs:
-            if int(path.name.partition(".")[0]) > newest or path.name == f"{newest}.compact":
-                files += [json.loads(line)["path"] for line in path.read_text().splitlines()[1:]]
-        # The files are named as the pods see them.
-        here = [str(self._claim / name.partition("/data/")[2]) for name in files]
+        here = [str(file) for _, file in sink_log(self._claim / "rows")]
         table = pyarrow.dataset.dataset(here, format="parquet").to_table(columns=["value"]) if here else None
         values = [] if table is None else [bytes(value).decode() for value in table["value"].to_pylist()]
         assert sorted(values) == sorted(f"line {number}" for number in range(len(values))), (

@@ -98,7 +98,9 @@ def wrong_with(command: str) -> str:
         _, rest, _ = cli.make_parser(click.Context(cli)).parse_args(rest)
         return wrong_with_verb(rest[0], rest[1:]) if rest else ""
     if program == "spark-submit":
-        missing = [word for word in rest if "/" in word and ":" not in word and not (ROOT / word).exists()]
+        # A word that a shell replaces is no file.
+        files = [word for word in rest if "/" in word and ":" not in word and not word.startswith("$(")]
+        missing = [word for word in files if not (ROOT / word).exists()]
         return f"no such file: {missing}" if missing else ""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     named = re.search(r"wallaroo-spark\[([\w,]+)\]", command)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from proving.ports import lasting_port
@@ -84,3 +88,41 @@ def test_the_pages_for_data_engineers_and_operators(tmp_path: Path) -> None:
     assert (folder / "jobs" / "receive.py").is_file()
     assert (folder / "conf" / "prometheus" / "wallaroo-alerts.yaml").is_file()
     assert (folder / "support.tar.gz").is_file()
+
+
+@pytest.mark.long
+@pytest.mark.cluster
+@pytest.mark.timeout(600)
+def test_the_cluster_of_the_readme(tmp_path: Path) -> None:
+    checkout = tmp_path / "checkout"
+    for name in ("scripts", "conf", "jobs"):
+        shutil.copytree(ROOT / name, checkout / name)
+    # The environment is there, so nothing is set up.
+    (checkout / ".venv").symlink_to(sys.prefix)
+    (checkout / "scripts" / "setup").write_text("#!/bin/sh\n", encoding="utf-8")
+    port, page = lasting_port((0, 1)), lasting_port()
+    sample = checkout / "conf" / "receive.yaml"
+    text = sample.read_text(encoding="utf-8").replace("7100", str(port)) + f"statusPage: 127.0.0.1:{page}\n"
+    sample.write_text(text, encoding="utf-8")
+    programs = Path(sys.prefix) / "bin"
+    user = Terminal("README.md", checkout, programs, {"7100": str(port)})
+    receiving = user.begin()
+    try:
+        printed = receiving.stdout
+        assert printed is not None
+        eventually(lambda: "Ctrl-C stops it" in next(printed), seconds=SECONDS)
+        (tmp_path / "numbers.txt").write_text("".join(f"{number}\n" for number in range(1000)), encoding="utf-8")
+        sending = [str(programs / "wallaroo-spark"), "send", str(tmp_path / "numbers.txt"), "--instance", "numbers-1"]
+        subprocess.run(
+            [*sending, "--workers", f"127.0.0.1:{port},127.0.0.1:{port + 1}", "--cookie", "secret"],
+            env=environment(programs), check=True, timeout=SECONDS,
+        )  # fmt: skip
+        assert pq.read_table(checkout / "receive" / "rows").num_rows == 1000
+    finally:
+        # As Ctrl-C does, which reaches all programs of a terminal.
+        os.killpg(receiving.pid, signal.SIGINT)
+        _, err = receiving.communicate(timeout=SECONDS)
+        stopped = [str(checkout / "scripts" / "cluster"), "stop"]
+        subprocess.run(stopped, env=environment(programs), check=True, timeout=SECONDS)
+    user.finish()
+    assert "Traceback" not in err

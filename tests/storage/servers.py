@@ -14,9 +14,9 @@ import pytest
 
 from proving.ports import lasting_port
 from proving.servers.guard import Guarded
+from proving.servers.hadoop import LIGHT, cluster_jars
 from proving.servers.maven import fetched, hadoop_version, jars_of_spark, java
 
-_JAVA = ["-Xmx256m", "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 _CLUSTER = "org.apache.hadoop.test.MiniDFSClusterManager"
 AWS_SDK, ANALYTICS = "2.35.4", "1.3.1"
 """The versions that Hadoop's module for S3 was built with."""
@@ -44,7 +44,7 @@ class HdfsServer:
         self._ready = self._guard.directory / "ready.xml"
         classes = f"{jars}/*:{jars_of_spark()}/*"
         where = ["-nnport", str(port), "-httpport", str(web), "-datanodes", "1", "-writeConfig", str(self._ready)]
-        self._command = [java(), *_JAVA, "-cp", classes, _CLUSTER, "-format", *where]
+        self._command = [java(), "-Xmx256m", "-Xms64m", *LIGHT, "-cp", classes, _CLUSTER, "-format", *where]
         self._command += ["-D", f"hdfs.minidfs.basedir={self._guard.directory}/data"]
 
     def start(self) -> None:
@@ -98,11 +98,6 @@ class S3Server:
     def _answers(self) -> bool:
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self._port)) == 0
-
-
-def cluster_jars() -> Path:
-    """Hadoop's cluster for tests, in the version of PySpark's Hadoop."""
-    return fetched("hdfs", ("org.apache.hadoop", "hadoop-client-minicluster", hadoop_version(), False))
 
 
 def s3a_jars() -> Path:
