@@ -7,6 +7,7 @@ import pwd
 import shutil
 import stat
 import subprocess
+import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
@@ -24,6 +25,8 @@ read -r _
 kill -s "$signal" $! 2>/dev/null
 wait $!
 """
+# Popen's own `user` forks this process, and a child of one with gRPC's threads may hang before it begins the program.
+_AS_USER = "import os, sys; os.setuid(int(sys.argv[1])); os.execvp(sys.argv[2], sys.argv[2:])"
 START_SECONDS = 120.0
 STOP_SECONDS = 20.0
 POLL_SECONDS = 0.05
@@ -45,8 +48,11 @@ class Guarded:
         self.user = "nobody" if unprivileged and os.getuid() == 0 else None
         # Not below pytest's directory, because other users cannot enter that.
         self.directory = Path(tempfile.mkdtemp(prefix=f"wallaroo-{name}-"))
+        self._as_user: list[str] = []
         if self.user is not None:
-            os.chown(self.directory, pwd.getpwnam(self.user).pw_uid, -1)
+            number = pwd.getpwnam(self.user).pw_uid
+            os.chown(self.directory, number, -1)
+            self._as_user = [sys.executable, "-I", "-S", "-c", _AS_USER, str(number)]
 
     def may_enter(self, folder: Path) -> bool:
         """Whether the server's user may enter a folder."""
@@ -66,9 +72,8 @@ class Guarded:
     def run(self, command: Sequence[str]) -> None:
         """Run a command that prepares the server. Raises :class:`ServerFailed` with its output when it fails."""
         done = subprocess.run(
-            command,
+            [*self._as_user, *command],
             cwd=self.directory,
-            user=self.user,
             capture_output=True,
             text=True,
             check=False,
@@ -81,12 +86,11 @@ class Guarded:
         """Start the server and wait until it ``answers``. Raises :class:`ServerFailed` when it ends or is too late."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                ["/bin/sh", "-c", _GUARD, "wallaroo-server", self._signal, *command],
+                [*self._as_user, "/bin/sh", "-c", _GUARD, "wallaroo-server", self._signal, *command],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 cwd=self.directory,
-                user=self.user,
                 start_new_session=True,
             )
         deadline = time.monotonic() + START_SECONDS

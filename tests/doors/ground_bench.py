@@ -33,6 +33,10 @@ class _Peer:
         self.client.abort()
 
 
+REPLAY_SECONDS = 10.0
+"""How long a range that nobody sends again is waited for."""
+
+
 class GroundBench:
     """A worker's state with the ground of its doors. What the ground asks of the worker is done by :meth:`settle`."""
 
@@ -43,7 +47,8 @@ class GroundBench:
         self.noted: list[tuple[str, str, str]] = []
         self._due: deque[e.Event] = deque()
         self._numbers = 0
-        self.ground = Ground(self, Options(cookie=COOKIE, **options), COOKIE, slot, self.logged.append, now)
+        given: dict[str, Any] = {"cookie": COOKIE, "door_replay_timeout": REPLAY_SECONDS, **options}
+        self.ground = Ground(self, Options(**given), COOKIE, slot, self.logged.append, now)
 
     # The host.
 
