@@ -19,7 +19,6 @@ from pyarrow import parquet
 from proving.application.clients import read_journal
 from proving.application.judge import STREAMS, Evidence, Record, judge
 from proving.application.schema import RandomSchema
-from proving.ports import lasting_port
 from proving.shop.judge import Verdict
 from proving.shop.processes import (
     ROOT,
@@ -34,6 +33,7 @@ from proving.shop.processes import (
 from wallaroo_spark.client import Backoff, Client
 from wallaroo_spark.observe.published import LOCK
 from wallaroo_spark.registry import EmbeddedRedis, application_registry
+from wallaroo_spark.registry.embedded import lasting_port
 from wallaroo_spark.runtime.handle import STANDBY
 from wallaroo_spark.streams.places import history_of, table_of
 

@@ -14,9 +14,9 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from proving.ports import lasting_port
 from proving.servers.guard import START_SECONDS, Guarded, GuardedServer
 from proving.servers.maven import fetched, java
+from wallaroo_spark.registry.embedded import lasting_port
 
 VERSION = "4.1.0"
 FETCH_SECONDS = 240

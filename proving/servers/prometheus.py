@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from proving.ports import lasting_port
 from proving.servers.debian import unpacked
 from proving.servers.guard import Guarded, GuardedServer
+from wallaroo_spark.registry.embedded import lasting_port
 
 ASK_SECONDS = 30.0
 PROGRAMS = ("prometheus", "promtool")

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from proving.ports import lasting_port
 from proving.servers.guard import Guarded, GuardedServer
 from proving.servers.maven import ROOT
+from wallaroo_spark.registry.embedded import lasting_port
 
 MODULE, VERSION = "github.com/versity/versitygw/cmd/versitygw", "v1.8.0"
 BUILD_SECONDS = 900

@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from proving.ports import lasting_port
 from proving.shop.judge import Verdict, judge
 from proving.shop.processes import (
     EXAMPLE,
@@ -32,6 +31,7 @@ from proving.shop.tables import read_history, read_streams
 from wallaroo_spark.client import AsyncClient, Backoff, Client, Event
 from wallaroo_spark.errors import ConfigurationError, TransportError
 from wallaroo_spark.registry import EmbeddedRedis
+from wallaroo_spark.registry.embedded import lasting_port
 
 GATEWAYS = 2
 UNPAYABLE = 1000

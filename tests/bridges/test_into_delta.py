@@ -15,7 +15,6 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from proving.ports import lasting_port
 from proving.servers.mosquitto import MosquittoServer
 from proving.servers.postgres import PostgresServer
 from tests.bridges.support import PROGRAM
@@ -24,6 +23,7 @@ from tests.conftest import ROOT
 from tests.pages.reading import blocks_of
 from tests.waiting import eventually
 from wallaroo_spark.cli.receive.config import load
+from wallaroo_spark.registry.embedded import lasting_port
 
 PAGE = ROOT / "docs/postgres-and-mqtt-into-delta.md"
 SECONDS = 120

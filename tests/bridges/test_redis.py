@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from proving.ports import lasting_port
 from tests.bridges.support import Bridging
 from tests.cli.conftest import Run
 from wallaroo_spark.bridges.sources.redis_stream import EntryStream, RedisBridge
 from wallaroo_spark.errors import ConfigurationError, ReplayError
+from wallaroo_spark.registry.embedded import lasting_port
 from wallaroo_spark.testing import FakeWorker
 
 

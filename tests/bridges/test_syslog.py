@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from proving.ports import lasting_port
 from tests.bridges.support import Bridging, refused
 from tests.waiting import eventually
+from wallaroo_spark.registry.embedded import lasting_port
 from wallaroo_spark.testing import FakeWorker
 
 LINE = b"<165>1 2026-11-24T12:00:00Z host app 7 ID47 - "

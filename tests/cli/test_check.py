@@ -15,7 +15,6 @@ import yaml
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
-from proving.ports import lasting_port
 from tests.pems import Pems
 from tests.security.acl import users
 from wallaroo_spark import aqueduct
@@ -24,6 +23,7 @@ from wallaroo_spark.event_loop import LoopThread
 from wallaroo_spark.observe.collect import RegistryCollector
 from wallaroo_spark.observe.receiver import DoorStatus, ReceiverStatus
 from wallaroo_spark.registry import EmbeddedRedis, Registry
+from wallaroo_spark.registry.embedded import lasting_port
 from wallaroo_spark.runtime.spark_checks import slow_processes
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from proving.ports import lasting_port
 from tests.conformance.test_connectors import peer
 from tests.gateway.shop import SHOP
 from wallaroo_spark.cli.main import cli
+from wallaroo_spark.registry.embedded import lasting_port
 from wallaroo_spark.testing import FakeApplication, FakeWorker
 
 

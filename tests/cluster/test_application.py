@@ -20,12 +20,12 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from proving.ports import lasting_port
 from proving.shop.judge import INPUTS, OUTPUTS, StreamRecord, Verdict, judge, rows_of
 from tests.conftest import ROOT, StandaloneCluster
 from tests.waiting import SECONDS, eventually
 from wallaroo_spark.client import Client, Event
 from wallaroo_spark.registry import EmbeddedRedis, application_registry
+from wallaroo_spark.registry.embedded import lasting_port
 
 SHOP = ROOT / "examples" / "shop"
 STREAMS = sorted({*INPUTS.values(), *(name for names in OUTPUTS.values() for name in names)})

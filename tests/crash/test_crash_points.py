@@ -10,7 +10,6 @@ from subprocess import Popen
 
 import pytest
 
-from proving.ports import lasting_port
 from tests.crash.deaths import DIRECTORY, OF_THE_DRIVER, Deaths
 from tests.receiver.driver import BY_SPARK
 from tests.receiver.drivers import Drivers
@@ -19,6 +18,7 @@ from tests.waiting import SECONDS, eventually
 from wallaroo_spark.checkpoint.files import CheckpointFiles
 from wallaroo_spark.connector import BlockingConnector, BlockingStream
 from wallaroo_spark.references import flatten
+from wallaroo_spark.registry.embedded import lasting_port
 from wallaroo_spark.steps import Step
 
 A_ROUND = 40

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from proving.ports import lasting_port
 from proving.processes import command_of, descendants, listeners
 from tests.receiver.support import COOKIE, Batches, Feeders, addresses, payloads
 from tests.waiting import SECONDS, eventually
 from wallaroo_spark.receiver import Receiver
+from wallaroo_spark.registry.embedded import lasting_port
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,7 +22,6 @@ from typing import Any
 import psutil
 import pytest
 
-from proving.ports import lasting_port
 from proving.processes import descendants, listeners
 from tests.pubsub.running import COOKIE, TOPIC, Client
 from tests.receiver.drivers import Drivers
@@ -33,6 +32,7 @@ from wallaroo_spark.pubsub.subscribing.subscription import Subscription, subscri
 from wallaroo_spark.pubsub.times import Epoch
 from wallaroo_spark.pubsub.topic_catalog import TopicCatalog
 from wallaroo_spark.registry import EmbeddedRedis
+from wallaroo_spark.registry.embedded import lasting_port
 
 SEED = 20261121
 LEAD = 60

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Producer
 
-from proving.ports import lasting_port
 from tests.receiver.support import COOKIE, Batches, Feeders, addresses
 from tests.waiting import SECONDS, eventually
 from wallaroo_spark.receiver import Receiver
 from wallaroo_spark.registry import EmbeddedRedis
+from wallaroo_spark.registry.embedded import lasting_port
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

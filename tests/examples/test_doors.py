@@ -14,11 +14,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from proving.ports import lasting_port
 from tests.conftest import ROOT
 from tests.waiting import SECONDS, eventually
 from wallaroo_spark.json_text import load_json
 from wallaroo_spark.registry import EmbeddedRedis, application_registry
+from wallaroo_spark.registry.embedded import lasting_port
 
 SHOP = ROOT / "examples" / "shop"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COOKIE": "secret"}

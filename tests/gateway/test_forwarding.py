@@ -12,7 +12,6 @@ from typing import Any
 import grpc
 import pytest
 
-from proving.ports import lasting_port
 from tests.gateway.memory import MemoryApplication, ServedGateway, serving
 from tests.gateway.shop import event, join, publish
 from tests.gateway.test_ephemeral import endpoints_of, exchanges_of
@@ -23,6 +22,7 @@ from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.gateway.server import listener
 from wallaroo_spark.gateway.server.credentials import TlsFiles
 from wallaroo_spark.gateway.server.peers import OPTIONS, channel_to, owner_of
+from wallaroo_spark.registry.embedded import lasting_port
 from wallaroo_spark.testing import Proxy, Trouble
 from wallaroo_spark.transport import parse_address
 

@@ -21,7 +21,6 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
-from proving.ports import lasting_port
 from tests.client.fake_gateway import FakeGateway
 from tests.conftest import ROOT
 from tests.doors.otlp.requests import answers
@@ -32,6 +31,7 @@ from wallaroo_spark import BlockingConnector, Receiver, aqueduct
 from wallaroo_spark.connector import CONNECTOR_CODES
 from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.registry import EmbeddedRedis
+from wallaroo_spark.registry.embedded import lasting_port
 from wallaroo_spark.testing import FakeWorker, LocalReceiver
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from proving.ports import lasting_port
 from tests.conftest import ROOT
 from tests.pages.reading import blocks_of
 from tests.pages.wheel import environment, installed
 from tests.waiting import SECONDS, eventually
 from wallaroo_spark.registry import EmbeddedRedis
+from wallaroo_spark.registry.embedded import lasting_port
 
 
 class Terminal:

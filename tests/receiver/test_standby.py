@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from proving.ports import lasting_port
 from tests.receiver.driver import STANDBY
 from tests.receiver.drivers import Drivers
 from tests.receiver.support import Feeders, numbered, payloads
 from tests.waiting import SECONDS, eventually
 from wallaroo_spark.registry import EmbeddedRedis, Registry
+from wallaroo_spark.registry.embedded import lasting_port
 
 MESSAGES = 600
 

@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 import redis
 
-from proving.ports import lasting_port
 from tests.security.acl import users
 from tests.waiting import eventually
 from wallaroo_spark.errors import LeaseLostError, RegistryError, SinkError
 from wallaroo_spark.pubsub.topic_catalog import PublisherProgress, ServedPartition, TopicCatalog, TopicRecord, leases_of
 from wallaroo_spark.registry import Registry
-from wallaroo_spark.registry.embedded import find_server
+from wallaroo_spark.registry.embedded import find_server, lasting_port
 from wallaroo_spark.sinks.interface import Transaction
 from wallaroo_spark.sinks.stores.redis import RedisSink
 

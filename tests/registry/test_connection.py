@@ -19,11 +19,10 @@ import pytest
 import redis
 import trustme
 
-from proving.ports import lasting_port
 from tests.waiting import SECONDS, eventually
 from wallaroo_spark.errors import ConfigurationError, RegistryError
 from wallaroo_spark.registry import EmbeddedRedis, Lease, Registry
-from wallaroo_spark.registry.embedded import find_server
+from wallaroo_spark.registry.embedded import find_server, lasting_port
 
 from .tls import tls_in_front_of
 

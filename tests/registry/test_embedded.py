@@ -10,6 +10,7 @@ import sys
 import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import redis
@@ -17,8 +18,9 @@ import redis
 from tests.waiting import eventually
 from wallaroo_spark.errors import ConfigurationError, RegistryError
 from wallaroo_spark.registry import EmbeddedRedis
+from wallaroo_spark.registry import embedded as embedded_redis
 from wallaroo_spark.registry.connection import NO_RETRY
-from wallaroo_spark.registry.embedded import find_server
+from wallaroo_spark.registry.embedded import find_server, lasting_port
 
 
 @pytest.fixture
@@ -111,6 +113,20 @@ def test_while_it_is_down_no_client_is_given_its_port(embedded: EmbeddedRedis) -
 
     assert port is not None
     assert not first <= port <= last
+
+
+def test_where_the_system_gives_all_ports_to_clients_any_free_one_does(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "range").write_text("1024\t65535\n")
+    monkeypatch.setattr(embedded_redis, "_GIVEN_TO_CLIENTS", tmp_path / "range")
+    assert 10_000 <= lasting_port(range(3)) < 1 << 16
+
+
+def test_without_a_loopback_the_search_for_a_port_ends_with_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "socket", mock.Mock(side_effect=OSError("no loopback")))
+    with pytest.raises(OSError, match="no loopback"):
+        lasting_port()
 
 
 def test_a_crash_is_noticed_and_it_can_be_started_again(embedded: EmbeddedRedis, directory: Path) -> None:

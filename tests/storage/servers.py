@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from proving.ports import lasting_port
 from proving.servers.guard import Guarded
 from proving.servers.hadoop import LIGHT, cluster_jars
 from proving.servers.maven import fetched, hadoop_version, jars_of_spark, java
+from wallaroo_spark.registry.embedded import lasting_port
 
 _CLUSTER = "org.apache.hadoop.test.MiniDFSClusterManager"
 AWS_SDK, ANALYTICS = "2.35.4", "1.3.1"

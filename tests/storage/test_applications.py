@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from proving.ports import lasting_port
 from tests.engine.application import shop
 from tests.engine.application.test_application import take
 from tests.receiver.drivers import Drivers
@@ -18,6 +17,7 @@ from tests.storage.servers import HdfsServer, S3Server
 from tests.waiting import eventually
 from wallaroo_spark.client import Client
 from wallaroo_spark.registry import EmbeddedRedis, application_registry
+from wallaroo_spark.registry.embedded import lasting_port
 
 SECONDS = 240.0
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import redis
 
-from proving.ports import lasting_port
 from tests.receiver.drivers import Drivers
 from tests.receiver.support import Feeders, payload
 from tests.storage.servers import HdfsServer, S3Server
 from tests.waiting import eventually
 from wallaroo_spark.registry import EmbeddedRedis
+from wallaroo_spark.registry.embedded import lasting_port
 
 SECONDS = 180.0
 

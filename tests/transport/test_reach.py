@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from proving.ports import lasting_port
 from tests.waiting import SECONDS
 from wallaroo_spark.errors import TransportError
+from wallaroo_spark.registry.embedded import lasting_port
 from wallaroo_spark.transport import connect, open_access_warning, refuses
 
 from .conftest import Accepting, serving

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from proving.ports import lasting_port
 from tests.pems import Pems
 from tests.waiting import SECONDS
 from wallaroo_spark.errors import TransportError
+from wallaroo_spark.registry.embedded import lasting_port
 from wallaroo_spark.transport import ByteStream, client_context, connect, serve, server_context
 from wallaroo_spark.transport import tcp as tcp_module
 from wallaroo_spark.transport.tcp import tune

@@ -13,7 +13,6 @@ import pandas as pd
 import pytest
 import redis
 
-from proving.ports import lasting_port
 from tests.waiting import SECONDS, eventually
 from tests.worker.peer import Peer, good, patiently
 from tests.worker.running import COOKIE, TOKEN, Fleet, Running
@@ -23,6 +22,7 @@ from wallaroo_spark.inner.client import WorkerClient
 from wallaroo_spark.options import Options
 from wallaroo_spark.protocol import DRAFT_BE, DRAFT_LE, NOTHING_PROCESSED, V3, Ack, Message, NotifyAck, Restart, faults
 from wallaroo_spark.registry import EmbeddedRedis, Registry
+from wallaroo_spark.registry.embedded import lasting_port
 from wallaroo_spark.transport import reachable_host
 from wallaroo_spark.transport.tcp import ByteStream
 from wallaroo_spark.worker.buffer.buffer import Buffer

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import secrets
@@ -14,6 +13,7 @@ import subprocess
 import tempfile
 import time
 import weakref
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Self
 
@@ -30,6 +30,7 @@ _CONFIGURATION = Path(__file__).with_name("redis.conf").read_text(encoding="utf-
 
 _GIVEN_TO_CLIENTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _LOWEST_PORT = 10_000
+_TRIES = 1_000
 
 
 class EmbeddedRedis:
@@ -84,7 +85,7 @@ class EmbeddedRedis:
         tries = 1 if self._port else 3
         for left in reversed(range(tries)):
             if tries > 1:
-                self._port = _free_port()
+                self._port = lasting_port()
             try:
                 self._launch(server)
                 self._await_ready(time.monotonic() + timeout)
@@ -198,21 +199,30 @@ def find_server() -> str:
     )
 
 
-def _free_port() -> int:
-    """A port that nobody listens on; where the system says which ports it gives to clients, it is none of those.
+def lasting_port(offsets: Iterable[int] = (0,)) -> int:
+    """A port P of the loopback with every P + offset free; none of those that the system gives to clients, as it says.
 
-    Clients try again and again while the server is down: one that is given the server's port connects to itself. Then,
-    as while any other client has that port, the server cannot be started again.
+    Clients try again and again while a server is down: one that is given the server's port connects to itself. Then,
+    as while any other client has that port, the server cannot be started again. Raises :class:`OSError`.
     """
+    wanted = tuple(offsets)
     try:
-        given_from = int(_GIVEN_TO_CLIENTS.read_text(encoding="ascii").split()[0])
+        end = int(_GIVEN_TO_CLIENTS.read_text(encoding="ascii").split()[0])
     except OSError:
-        given_from = 0
-    while True:
-        port = random.randrange(_LOWEST_PORT, given_from) if given_from >= 2 * _LOWEST_PORT else 0
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return int(probe.getsockname()[1])
+        end = 0
+    if end < 2 * _LOWEST_PORT:
+        end = 1 << 16
+    for left in reversed(range(_TRIES)):
+        first = random.randrange(_LOWEST_PORT, end - max(wanted))
+        try:
+            for offset in wanted:
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", first + offset))
+            return first
+        except OSError:
+            if not left:
+                raise
+    raise AssertionError("the last try returns or raises")
 
 
 def _ended(output: IO[bytes] | None, seconds: float = 0.0) -> bool:

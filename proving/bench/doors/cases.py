@@ -36,13 +36,13 @@ from proving.bench.sections.kafka import (
 )
 from proving.bench.stage import ROOT, Context, Installation, noop
 from proving.bench.usage import cpu_by_role, grown, memory
-from proving.ports import lasting_port
 from proving.processes import end
 from proving.producers import command, telemetry
 from proving.producers.telemetry.python_exporter import collector
 from wallaroo_spark import otel
 from wallaroo_spark.columnar.schema import ROW_SCHEMA
 from wallaroo_spark.doors.kafka.rows import expand
+from wallaroo_spark.registry.embedded import lasting_port
 
 SIZE = 100
 NODES = 4

@@ -17,8 +17,8 @@ from proving.chaos.judge import Written
 from proving.chaos.report import Sent
 from proving.chaos.schedule import Kind
 from proving.chaos.stage import COOKIE, SLOTS, Stage
-from proving.ports import lasting_port
 from proving.producers import telemetry
+from wallaroo_spark.registry.embedded import lasting_port
 
 KINDS = (Kind.WORKER, Kind.EXECUTOR, Kind.DRIVER)
 COLUMNS = ("instance", "stream", "stream_id", "message_id", "key", "value")

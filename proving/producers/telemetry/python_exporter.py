@@ -23,8 +23,8 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from proving.ports import lasting_port
 from proving.producers.load import Load, load_of
+from wallaroo_spark.registry.embedded import lasting_port
 
 START_SECONDS = 30.0
 """The longest wait for a Collector that starts."""

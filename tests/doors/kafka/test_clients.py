@@ -14,13 +14,13 @@ import pyarrow as pa
 import pytest
 from kafka import KafkaProducer
 
-from proving.ports import lasting_port
 from proving.producers.python_clients import CLIENTS
 from tests.doors.kafka.clients import IDEMPOTENT, send
 from tests.pems import make_pems
 from tests.waiting import SECONDS, eventually
 from wallaroo_spark.doors.kafka.rows import expand
 from wallaroo_spark.options import Options
+from wallaroo_spark.registry.embedded import lasting_port
 from wallaroo_spark.testing.fake_worker import FakeWorker
 
 RECORDS = 2000

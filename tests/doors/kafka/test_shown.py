@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from proving.ports import lasting_port
 from tests.doors.kafka.batches import batch
 from tests.doors.kafka.worlds import produce
 from tests.waiting import SECONDS, eventually
@@ -18,6 +17,7 @@ from wallaroo_spark.inner.tap import tap
 from wallaroo_spark.options import Options
 from wallaroo_spark.references import PlannedRange, StreamKey
 from wallaroo_spark.registry import EmbeddedRedis
+from wallaroo_spark.registry.embedded import lasting_port
 from wallaroo_spark.source.ranges import RangePartition, read_ranges
 
 CLIENT = "kafka/billing/0"

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from proving.ports import lasting_port
 from proving.processes import descendants, listeners
 from proving.producers.load import Load
 from proving.producers.python_clients import CLIENTS
 from tests.doors.kafka.clients import IDEMPOTENT
 from tests.waiting import eventually
 from wallaroo_spark.receiver import Receiver
+from wallaroo_spark.registry.embedded import lasting_port
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from proving.browser import Browser, Page
-from proving.ports import lasting_port
 from tests.observe import fakes
 from wallaroo_spark.observe.causes import with_causes
 from wallaroo_spark.observe.faces.page import static_routes
@@ -20,6 +19,7 @@ from wallaroo_spark.observe.receiver import ReceiverStatus
 from wallaroo_spark.observe.server.driver_pages import Monitor
 from wallaroo_spark.observe.server.messages import Route
 from wallaroo_spark.observe.server.page_server import PageAddress, PageServer
+from wallaroo_spark.registry.embedded import lasting_port
 
 STATIC = Path(static_routes.__code__.co_filename).parent / "static"
 TOKEN = "correct horse battery"

@@ -10,12 +10,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from proving.ports import lasting_port
 from tests.waiting import eventually
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.observe.server import page_server
 from wallaroo_spark.observe.server.messages import LONGEST_HEAD, Request, Response, Route
 from wallaroo_spark.observe.server.page_server import PageAddress, PageServer
+from wallaroo_spark.registry.embedded import lasting_port
 
 PLACE = PageAddress("127.0.0.1", 0, "")
 GENEROUS = 60.0

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from proving.ports import lasting_port
 from tests.sinks.server.serving import shown
 from tests.sinks.sweep import CASES, IN_THE_SERVER, Case, Lives, Subject, sweep
+from wallaroo_spark.registry.embedded import lasting_port
 from wallaroo_spark.sinks.connector_sink import ConnectorSink
 from wallaroo_spark.sinks.server.output_directory import OutputDirectory
 from wallaroo_spark.sinks.server.sink_server import SinkServer

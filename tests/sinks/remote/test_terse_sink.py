@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from proving.ports import lasting_port
 from tests.sinks.life import rows_of
 from tests.sinks.remote import terse
 from tests.sinks.sweep import CASES, IN_TASKS, IN_THE_DRIVER, Case, Lives, Subject, sweep
 from tests.sinks.two_phase.memory import partition_rows, pieces
 from tests.waiting import POLL_SECONDS, SECONDS, eventually
 from wallaroo_spark.errors import SinkError, TransportError
+from wallaroo_spark.registry.embedded import lasting_port
 from wallaroo_spark.sinks import Transaction
 from wallaroo_spark.sinks.connector_sink import ConnectorSink
 from wallaroo_spark.sinks.coordinator import Coordinator, Vote, vote

@@ -13,13 +13,13 @@ import pytest
 import redis as redis_client
 from deltalake import DeltaTable
 
-from proving.ports import lasting_port
 from proving.servers.kafka import KafkaServer
 from proving.servers.postgres import PostgresServer
 from tests.sinks.remote import terse
 from tests.sinks.stores.kafka_reader import records
 from wallaroo_spark import sinks
 from wallaroo_spark.errors import SinkError
+from wallaroo_spark.registry.embedded import lasting_port
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
