@@ -1,4 +1,4 @@
 """Simulated histories of Aqueduct: two machines, the network between them, random applications, and a judge.
 
-``python -m proving.aqueduct --seeds N``; ``docs/reliability.md`` says what is checked.
+``python -m proving.aqueduct --seeds N``; ``docs/reliability/methods.md`` says what is checked.
 """
