@@ -43,6 +43,6 @@ def test_the_page_of_sinks_has_the_diagrams_of_the_tables(name: str, diagram: st
 
 @pytest.mark.parametrize(("name", "diagram"), aqueduct_diagrams().items(), ids=aqueduct_diagrams())
 def test_the_page_of_aqueduct_has_the_diagrams_of_the_tables(name: str, diagram: str) -> None:
-    written = (DOCS / "aqueduct.md").read_text(encoding="utf-8")
+    written = (DOCS / "aqueduct" / "protocol.md").read_text(encoding="utf-8")
 
-    assert diagram in written, f"{name}: run python -m proving.pages aqueduct, and put it into docs/aqueduct.md"
+    assert diagram in written, f"{name}: run python -m proving.pages aqueduct, and put it into docs/aqueduct/protocol.md"

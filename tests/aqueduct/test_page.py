@@ -1,4 +1,4 @@
-"""What ``docs/aqueduct.md`` says of the machine agrees with it, and its table has every rule of the specification."""
+"""``docs/aqueduct/protocol.md`` has the rules of the machine, and ``rules.md`` every rule of the specification."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from tests.aqueduct.machine.test_violations import VIOLATIONS
 from tests.conftest import ROOT
 from wallaroo_spark.aqueduct.violations import Rule
 
-PAGE = (ROOT / "docs" / "aqueduct.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "aqueduct" / "protocol.md").read_text(encoding="utf-8")
+RULES = (ROOT / "tests" / "aqueduct" / "rules.md").read_text(encoding="utf-8")
 
 
 def test_the_page_has_every_rule_with_its_code() -> None:
-    rows = re.findall(r"^\| `([a-z-]+)` \| (\d) \| ", PAGE.split("### Violations")[1], re.MULTILINE)
+    rows = re.findall(r"^\| `([a-z-]+)` \| (\d) \| ", PAGE.split("\n## Violations\n")[1], re.MULTILINE)
 
     assert rows == [(str(rule), str(int(rule.close_code))) for rule in Rule]
 
@@ -52,9 +53,11 @@ CASES = {
 
 
 def _rules() -> Iterator[tuple[str, str, str]]:
-    """The rows of the table: the section, the rule, and what holds it."""
+    """The rows of the table: the section, the rule, and what holds it; short names of tests are written out."""
+    names, table = RULES.split("\n| section |")
+    shorts = dict(re.findall(r"^\| (\*\w+\*)(?: \(cases\))? \| (`test_\w+`)", names, re.MULTILINE))
     section = ""
-    for row in re.findall(r"^\| (.*) \|$", PAGE.split("## The rules and their tests")[1], re.MULTILINE)[1:]:
+    for row in re.findall(r"^\| (.*) \|$", re.sub(r"\*\w+\*", lambda one: shorts[one[0]], table), re.MULTILINE):
         named, rule, held = row.split(" | ")
         section = named.strip() or section
         yield section, rule, held

@@ -1,6 +1,6 @@
 """The rules that a peer can violate, and the codes with which a violation ends the connection.
 
-Source: ``docs/aqueduct.md#violations``.
+Source: ``docs/aqueduct/protocol.md#violations``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The bytes of Aqueduct: pure functions. Source: ``docs/aqueduct.md#frames``."""
+"""The bytes of Aqueduct: pure functions. Source: ``docs/aqueduct/protocol.md#frames``."""
 
 from wallaroo_spark.aqueduct.frames.channels import ENTRYPOINT, ChannelId, Half, Side
 from wallaroo_spark.aqueduct.frames.codec import FrameLimits, decode, encode

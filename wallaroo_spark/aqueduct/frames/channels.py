@@ -1,6 +1,6 @@
 """Channel ids: 64 bits that say where a channel flows, which side created it, and whether it is oneshot.
 
-Source: ``docs/aqueduct.md#channel-ids``.
+Source: ``docs/aqueduct/protocol.md#channel-ids``.
 """
 
 from __future__ import annotations

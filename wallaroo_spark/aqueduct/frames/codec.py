@@ -1,4 +1,4 @@
-"""Frames as bytes. A byte sequence that is refused names the rule. Source: ``docs/aqueduct.md#frames``."""
+"""Frames as bytes. A byte sequence that is refused names the rule. Source: ``docs/aqueduct/protocol.md#frames``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ten frames as values. Source: ``docs/aqueduct.md#frames``."""
+"""The ten frames as values. Source: ``docs/aqueduct/protocol.md#frames``."""
 
 from __future__ import annotations
 

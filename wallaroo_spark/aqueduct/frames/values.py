@@ -1,6 +1,6 @@
 """The primitive values: variable-length integers, byte arrays, headers and ranges.
 
-Source: ``docs/aqueduct.md#values``.
+Source: ``docs/aqueduct/protocol.md#values``.
 """
 
 from __future__ import annotations

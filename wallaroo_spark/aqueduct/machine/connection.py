@@ -1,4 +1,4 @@
-"""One connection as a pure machine: events in, instructions out. Source: ``docs/aqueduct.md``."""
+"""One connection as a pure machine: events in, instructions out. Source: ``docs/aqueduct/protocol.md``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What is read from one stream or datagram of the peer: its bytes as frames, each in its place.
 
-Source: ``docs/aqueduct.md#streams``.
+Source: ``docs/aqueduct/protocol.md#streams``.
 """
 
 from __future__ import annotations

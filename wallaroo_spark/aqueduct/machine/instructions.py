@@ -1,7 +1,7 @@
 """What a connection wants to be done: instructions for the network, and notices for the application.
 
 Streams are numbered as QUIC numbers them, and a stream is opened by the first instruction that names it. Source:
-``docs/aqueduct.md``.
+``docs/aqueduct/protocol.md``.
 """
 
 from __future__ import annotations

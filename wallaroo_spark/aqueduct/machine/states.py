@@ -2,7 +2,7 @@
 
 A missing key of a table is a violation by the peer, an error of the application's call, or an event that comes too
 late, as the table says. The diagrams in the documentation are drawn from these tables. Source:
-``docs/aqueduct.md#states``.
+``docs/aqueduct/protocol.md#states``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A channel is created by the message to which its other half is attached. The local half is not *reachable* until this
 message was acked, and the sender of this message is reachable itself; a nack anywhere in this chain loses all that
-hangs from it. Source: ``docs/aqueduct.md#lost-channels``.
+hangs from it. Source: ``docs/aqueduct/protocol.md#lost-channels``.
 """
 
 from __future__ import annotations

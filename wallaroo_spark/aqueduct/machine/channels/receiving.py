@@ -1,4 +1,4 @@
-"""The receiver of a channel. Source: ``docs/aqueduct.md#receivers``."""
+"""The receiver of a channel. Source: ``docs/aqueduct/protocol.md#receivers``."""
 
 from __future__ import annotations
 

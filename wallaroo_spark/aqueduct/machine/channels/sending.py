@@ -1,4 +1,4 @@
-"""The sender of a channel. Source: ``docs/aqueduct.md#senders``."""
+"""The sender of a channel. Source: ``docs/aqueduct/protocol.md#senders``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """How much may be in flight, and how much may be in the queues of receivers.
 
-Source: ``docs/aqueduct.md#back-pressure``.
+Source: ``docs/aqueduct/protocol.md#back-pressure``.
 """
 
 from __future__ import annotations
