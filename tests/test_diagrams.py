@@ -45,4 +45,4 @@ def test_the_page_of_sinks_has_the_diagrams_of_the_tables(name: str, diagram: st
 def test_the_page_of_aqueduct_has_the_diagrams_of_the_tables(name: str, diagram: str) -> None:
     written = (DOCS / "aqueduct" / "protocol.md").read_text(encoding="utf-8")
 
-    assert diagram in written, f"{name}: run python -m proving.pages aqueduct, and put it into docs/aqueduct/protocol.md"
+    assert diagram in written, f"{name}: run python -m proving.pages aqueduct, and put it into the page"
