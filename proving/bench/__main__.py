@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from proving.bench.results.goals import goals_of
-from proving.bench.results.page import refresh
+from proving.bench.results.page import PAGES, refresh
 from proving.bench.results.pictures import draw_all
 from proving.bench.results.report import text
 from proving.bench.sections import active, decode, sdk
@@ -70,7 +70,7 @@ def arguments() -> argparse.Namespace:
         metavar="FILE",
         help="measure nothing; write tables and pictures of an earlier run's bench.json",
     )
-    parser.add_argument("--page", action="store_true", help="refresh docs/performance.md and its pictures, too")
+    parser.add_argument("--page", action="store_true", help="refresh the pages of docs/ with its figures, too")
     parser.add_argument("--rate", type=float, default=0.0, help="capacity in msg/s to assume when e2e is left out")
     parser.add_argument("--messages", type=int, default=0, help="messages of a decoding (default: 65,536)")
     given = parser.parse_args()
@@ -219,7 +219,7 @@ def tidy(value: Any) -> Any:
 
 
 def show(found: dict[str, Any], directory: Path, page: bool, say: Callable[[str], None]) -> None:
-    """Write the tables and pictures of a run, and the page when asked for; print the tables."""
+    """Write the tables and pictures of a run, and the pages when asked for; print the tables."""
     directory.mkdir(parents=True, exist_ok=True)
     report = text(found["sections"])
     (directory / "bench.md").write_text(report + "\n", encoding="utf-8")
@@ -227,7 +227,8 @@ def show(found: dict[str, Any], directory: Path, page: bool, say: Callable[[str]
     say(report)
     say(f"Tables: {directory}/bench.md; {len(pictures)} pictures: {directory}/pictures")
     if page:
-        say(f"Page: {refresh(found)}")
+        refresh(found)
+        say(f"Pages: {', '.join(map(str, PAGES))}")
 
 
 def main() -> int:

@@ -83,9 +83,9 @@ def test_tables_and_pictures_are_written_again_without_a_run(
     assert "| goal " in capsys.readouterr().out
 
 
-def test_the_page_on_performance_has_the_tables_of_the_run_beside_it() -> None:
-    """``./scripts/bench --from docs/performance/bench.json --page`` writes it again."""
-    shown = page.PAGE.read_text(encoding="utf-8")
+def test_the_pages_with_figures_have_the_tables_of_the_run_beside_them() -> None:
+    """``./scripts/bench --from docs/performance/bench.json --page`` writes them again."""
+    shown = "".join(one.read_text(encoding="utf-8") for one in page.PAGES)
 
     assert page.written(shown, json.loads(page.FIGURES.read_text(encoding="utf-8"))) == shown
     assert {f"<!-- bench: {name} -->" for name in ("goals", "machine", *TABLES)} <= set(shown.splitlines())

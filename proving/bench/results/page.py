@@ -1,8 +1,8 @@
-"""Refreshes ``docs/performance.md`` and its pictures from a run.
+"""Refreshes the pages of ``docs/`` that have figures of the bench, and their pictures, from a run.
 
-The page has blocks ``<!-- bench: NAME -->`` … ``<!-- end -->``; NAME is a section, ``goals``,
-``cores`` or ``machine``. Their text is written anew; everything else on the page stays. The figures are kept beside the
-pictures, so the page can be written again after a change of a table or a picture.
+The pages have blocks ``<!-- bench: NAME -->`` … ``<!-- end -->``; NAME is a section, ``goals``,
+``cores`` or ``machine``. Their text is written anew; everything else on a page stays. The figures are kept beside the
+pictures, so the pages can be written again after a change of a table or a picture.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from proving.bench.results.pictures import draw_all
 from proving.bench.results.report import cores_busy, section
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
-PAGE = DOCS / "performance.md"
+PAGES = (DOCS / "performance.md", DOCS / "bench.md", DOCS / "many-workers.md")
 PICTURES = DOCS / "performance"
 FIGURES = PICTURES / "bench.json"
 _BLOCK = re.compile(r"<!-- bench: ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
 
 
-def refresh(found: dict[str, Any]) -> Path:
-    """Write the page, its pictures and its figures; returns the page. ``found`` is the content of a bench.json."""
-    text = written(PAGE.read_text(encoding="utf-8"), found)
+def refresh(found: dict[str, Any]) -> None:
+    """Write the pages, their pictures and their figures. ``found`` is the content of a bench.json."""
+    texts = {page: written(page.read_text(encoding="utf-8"), found) for page in PAGES}
     for old in PICTURES.glob("*.png"):
         old.unlink()
     draw_all(found["sections"], PICTURES)
     FIGURES.write_text(json.dumps(found) + "\n", encoding="utf-8")
-    PAGE.write_text(text, encoding="utf-8")
-    return PAGE
+    for page, text in texts.items():
+        page.write_text(text, encoding="utf-8")
 
 
 def written(page: str, found: dict[str, Any]) -> str:
-    """The page with the blocks of this run."""
+    """A page with the blocks of this run."""
     return _BLOCK.sub(lambda one: f"<!-- bench: {one[1]} -->\n{_block(one[1], found)}\n<!-- end -->", page)
 
 
