@@ -1,4 +1,4 @@
-"""``docs/aqueduct/protocol.md`` has the rules of the machine, and ``tests/aqueduct/rules.md`` those of the specification."""
+"""``docs/aqueduct/protocol.md`` has the machine's rules, and ``tests/aqueduct/rules.md`` the specification's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One connection of Aqueduct as a pure machine: no socket, no clock, no asyncio. Source: ``docs/aqueduct/protocol.md``."""
+"""One connection as a pure machine: no socket, no clock, no asyncio. Source: ``docs/aqueduct/protocol.md``."""
 
 from wallaroo_spark.aqueduct.frames import ENTRYPOINT, ChannelId, Half, Headers, Side
 from wallaroo_spark.aqueduct.machine.channels.receiving import TakenMessage

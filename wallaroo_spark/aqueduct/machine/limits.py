@@ -9,7 +9,10 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class AqueductLimits:
-    """The limits of a connection. Both sides need the same windows. Source: ``docs/aqueduct/protocol.md#back-pressure``."""
+    """The limits of a connection. Both sides need the same windows.
+
+    Source: ``docs/aqueduct/protocol.md#back-pressure``.
+    """
 
     frame: int = 16 * MIB
     """The most bytes of a frame."""
