@@ -10,7 +10,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from tests.conftest import StandaloneCluster
+from tests.conftest import ROOT, StandaloneCluster
 
 SUBMIT_SECONDS = 240
 
@@ -30,7 +30,12 @@ def submit(standalone_cluster: StandaloneCluster, tmp_path: Path) -> Submit:
         options = ["--master", standalone_cluster.url]
         if properties is not None:
             options += ["--properties-file", str(properties)]
-        settings = {"spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false"}
+        settings = {
+            "spark.driver.host": "127.0.0.1",
+            "spark.ui.enabled": "false",
+            # Executors do not inherit the tests' path, and an installed package may bring a module `tests` of its own.
+            "spark.executorEnv.PYTHONPATH": str(ROOT),
+        }
         for name, value in (settings | (conf or {})).items():
             options += ["--conf", f"{name}={value}"]
         spark_submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
