@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -66,12 +67,13 @@ def wrong_with(line: str, folder: Path, programs: Path) -> str:
     try:
         out, err = started.communicate(timeout=MOMENT)
     except subprocess.TimeoutExpired:
-        started.send_signal(signal.SIGINT)
+        # As a terminal does it: each program of a pipeline is interrupted, not bash alone, which waits for them.
+        os.killpg(started.pid, signal.SIGINT)
         try:
             out, err = started.communicate(timeout=SECONDS / 2)
         except subprocess.TimeoutExpired:
-            started.kill()
-            started.communicate()
+            os.killpg(started.pid, signal.SIGKILL)
+            started.communicate(timeout=SECONDS)
             return "it does not end when it is interrupted"
         # What libraries print of an interrupt is no fault of the command.
         return err[-2000:] if OWN_FAULT.search(out + err) else ""
