@@ -51,6 +51,7 @@ def test_a_reader_of_delta_sees_the_records_of_the_table(app: ApplicationFiles) 
     assert read(app) == app.table()
     assert len(app.table()) == 8
     assert table(app).to_pandas(filters=[("partition", "=", 1)])["offset"].tolist() == [1, 2]
+    assert table(app).to_pandas(filters=[("id", "=", "e5")])["offset"].tolist() == [5]
     assert [field.name for field in table(app).schema().fields] == delta.SCHEMA.names
     assert table(app).transaction_version("wallaroo_spark") == 2
 
