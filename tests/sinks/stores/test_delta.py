@@ -16,6 +16,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 
+from tests.evil_values import texts
 from tests.sinks.stores.checks import CHECKS, OF_TABLES, Store, name_of, refuses
 from wallaroo_spark.errors import ConfigurationError, SinkError
 from wallaroo_spark.sinks.interface import Prepared, Transaction
@@ -116,17 +117,31 @@ def test_every_type_that_spark_has_comes_back(make: Make, place: Path) -> None:
     assert found.column("at").to_pylist()[0] == at
 
 
-def test_readers_find_rows_by_their_ranges(make: Make, place: Path) -> None:
+def test_readers_find_rows_by_each_column(make: Make, place: Path) -> None:
+    """deltalake's reader finds none by a column without a range in the log, where another column has one."""
     at = datetime(2026, 1, 2, 3, 4, 5, 999_999, tzinfo=UTC)
     for batch in range(3):
-        columns = {"n": pa.array([batch * 10, batch * 10 + 1]), "at": pa.array([at.replace(year=2020 + batch)] * 2)}
+        columns = {
+            "n": pa.array([batch * 10, batch * 10 + 1]),
+            "at": pa.array([at.replace(year=2020 + batch)] * 2),
+            "s": pa.array([f"{batch}", None]),
+            "f": pa.array([float("nan"), batch + 0.5]),
+        }
         deliver(make(), batch, columns)
 
-    found = DeltaTable(place).to_pyarrow_dataset()
-    assert found.to_table(filter=pc.field("n") == 11).num_rows == 1
-    assert found.to_table(filter=pc.field("at") == pa.scalar(at.replace(year=2021))).num_rows == 2
-    actions = pa.table(DeltaTable(place).get_add_actions(flatten=True))
-    assert sorted(actions.column("max.n").to_pylist()) == [1, 11, 21]
+    filters = [
+        (pc.field("n") == 11, 1),
+        (pc.field("at") == pa.scalar(at.replace(year=2021)), 2),
+        (pc.field("s") == "1", 1),
+        (pc.field("s").is_null(), 3),
+        (pc.field("f") == 1.5, 1),
+    ]
+    for _ in range(2):
+        found = DeltaTable(place).to_pyarrow_dataset()
+        assert [found.to_table(filter=one).num_rows for one, _ in filters] == [rows for _, rows in filters]
+        DeltaTable(place).create_checkpoint()
+    assert DeltaTable(place).to_pyarrow_table(filters=[("s", "=", "2")]).num_rows == 1
+    assert pa.table(DeltaTable(place).get_add_actions(flatten=True)).column("num_records").to_pylist() == [2, 2, 2]
 
 
 def test_a_table_is_divided_by_columns(make: Make, place: Path) -> None:
@@ -212,6 +227,125 @@ def test_two_queries_of_one_name_are_kept_apart(make: Make, store: Store, tmp_pa
             one.make().commit(batch, one.prepare(batch, [f"{batch}"]))
 
     assert sorted(store.seen()) == ["0", "0", "1", "1"]
+
+
+def test_a_log_whose_old_entries_are_deleted_with_a_checkpoint_takes_batches(make: Make, place: Path) -> None:
+    deliver(make(), 0, {"n": pa.array([0])})
+    DeltaTable(place).alter.set_table_properties(
+        {"delta.logRetentionDuration": "interval 0 days", "delta.checkpointInterval": "2"}
+    )
+    for batch in range(1, 5):
+        prepared = deliver(make(), batch, {"n": pa.array([batch])})
+    DeltaTable(place).create_checkpoint()
+    DeltaTable(place).cleanup_metadata()
+    newest = DeltaTable(place).version()
+    assert [one.name for one in sorted((place / "_delta_log").glob("*.json"))] == [f"{newest:020d}.json"]
+    make().commit(4, prepared)
+
+    assert sorted(values(place, "n")) == [0, 1, 2, 3, 4]
+
+
+INSTEAD: dict[str, Callable[[Path], object]] = {
+    "column n is string, and was int64": lambda place: write_deltalake(place, pa.table({"n": ["x"], "s": ["x"]})),
+    "column s is missing, and was string": lambda place: write_deltalake(place, pa.table({"n": [7]})),
+    "column n may not be null": lambda place: DeltaTable.create(
+        str(place), pa.schema([pa.field("n", pa.int64(), nullable=False), pa.field("s", pa.string())])
+    ),
+    "column m may not be null": lambda place: DeltaTable.create(
+        str(place), pa.schema([("n", pa.int64()), ("s", pa.string()), pa.field("m", pa.int64(), nullable=False)])
+    ),
+    "it is divided by s": lambda place: write_deltalake(place, pa.table({"n": [7], "s": ["x"]}), partition_by=["s"]),
+}
+
+
+@pytest.mark.parametrize("said", INSTEAD)
+def test_a_table_that_another_writer_makes_between_vote_and_commit_takes_no_files_that_do_not_fit(
+    make: Make, place: Path, said: str
+) -> None:
+    columns = {"n": pa.array([1, None], pa.int64()), "s": pa.array(["a", "b"])}
+    prepared = [make().prepare(Transaction.new("orders", 0, 0), iter([pa.record_batch(columns)]))]
+    INSTEAD[said](place)
+    before = table(place)
+    with pytest.raises(SinkError, match=r"was changed after the files of this batch were written") as refused:
+        make().commit(0, prepared)
+    assert said in refused.value.message
+    assert table(place).equals(before)
+
+    # As the error says: the table is changed back, and takes the batch.
+    shutil.rmtree(place / "_delta_log")
+    make().commit(0, prepared)
+    assert values(place, "n") == [1, None]
+
+
+def test_a_type_that_changes_between_vote_and_commit_is_an_error_until_it_changes_back(
+    make: Make, store: Store, place: Path
+) -> None:
+    store.make().commit(0, store.prepare(0, ["a"]))
+    prepared = store.prepare(1, ["b"])
+    write_deltalake(place, pa.table({"value": [7]}), mode="overwrite", schema_mode="overwrite")
+    with pytest.raises(SinkError, match="column value is int64, and was string; change the table back"):
+        store.make().commit(1, prepared)
+    write_deltalake(place, pa.table({"value": ["seven"]}), mode="overwrite", schema_mode="overwrite")
+    store.make().commit(1, prepared)
+
+    assert sorted(store.seen()) == ["b", "seven"]
+
+
+@pytest.mark.parametrize("feature", ["allowColumnDefaults", "typeWidening", "inCommitTimestamp", "fromTheFuture"])
+def test_a_feature_that_deltalake_does_not_write_is_refused_before_the_vote(
+    make: Make, place: Path, feature: str
+) -> None:
+    deliver(make(), 0, {"n": pa.array([1])})
+    readers = [feature] if feature == "typeWidening" else []
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": readers, "writerFeatures": [feature]}
+    entry = place / "_delta_log" / f"{DeltaTable(place).version() + 1:020d}.json"
+    entry.write_text(json.dumps({"protocol": protocol}))
+
+    assert f"has the feature {feature}, which this sink does not keep" in refuses(make(), {"n": pa.array([1])}, 1)
+
+
+def test_times_that_python_does_not_know_are_written_and_divide_no_table(make: Make, place: Path) -> None:
+    moments = pa.array([-(10**17), 10**18], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    days = pa.array([-800_000, 3_000_000], pa.int32()).cast(pa.date32())
+    deliver(make(), 0, {"n": pa.array([1, 2]), "at": moments, "day": days})
+
+    found = DeltaTable(place).to_pyarrow_dataset()
+    rows = found.to_table(filter=pc.field("n") == 2)
+    assert rows.column("at").cast(pa.int64()).to_pylist() == [10**18]
+    assert rows.column("day").cast(pa.int32()).to_pylist() == [3_000_000]
+    assert found.to_table(filter=pc.field("at") > pa.scalar(datetime(2026, 1, 1, tzinfo=UTC))).num_rows == 1
+    other = DeltaSink(f"{place}/divided", checkpoint=f"{place}/other", name="orders", partition_by="day")
+    assert "day divides the table, and has a date before the year 1" in refuses(other, {"n": [1, 2], "day": days})
+
+
+def test_a_text_that_is_no_text_is_refused_before_the_vote(make: Make) -> None:
+    for bad in (b"\xff", b"\xed\xa0\x80"):
+        column = texts(b"good", bad, b"better")
+        assert "column s has a text that is no UTF-8" in refuses(make(), {"s": column})
+        nested = pa.StructArray.from_arrays([column], ["inner"])
+        assert "column s has a text that is no UTF-8" in refuses(make(), {"s": nested})
+
+
+def test_an_empty_text_is_no_value_of_a_partition_that_may_not_be_null(make: Make, place: Path) -> None:
+    schema = pa.schema([pa.field("n", pa.int64()), pa.field("s", pa.string(), nullable=False)])
+    DeltaTable.create(str(place), schema, partition_by=["s"])
+
+    said = refuses(make(), {"n": pa.array([1, 2]), "s": pa.array(["x", ""])})
+    assert "column s divides the table and may not be null there, and a row has an empty text" in said
+    make().abort(make().recover())
+    assert list(place.glob("*.parquet")) == []
+
+
+def test_a_batch_of_more_partitions_than_files_may_be_open(
+    make: Make, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wallaroo_spark.sinks.stores.table_rows.MOST_OPEN", 3)
+    columns = {"n": pa.array(range(20)), "s": pa.array([f"{number % 10}" for number in range(20)])}
+    assert "s shall divide the table twice" in refuses(make(partition_by="s,s"), columns)
+    deliver(make(partition_by="s"), 0, columns)
+
+    rows = {(row["n"], row["s"]) for row in table(place).to_pylist()}
+    assert rows == {(number, f"{number % 10}") for number in range(20)}
 
 
 def test_a_table_that_is_gone_between_vote_and_commit_is_an_error(store: Store, place: Path) -> None:

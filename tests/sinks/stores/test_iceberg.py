@@ -11,9 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from pyiceberg.table import Table
 from pyiceberg.transforms import BucketTransform
-from pyiceberg.types import StringType
+from pyiceberg.types import StringType, TimeType
 
+from tests.evil_values import texts
 from tests.sinks.stores.checks import CHECKS, OF_TABLES, Store, name_of, refuses
 from tests.sinks.stores.iceberg_lake import Lake
 from wallaroo_spark.errors import SinkError
@@ -115,11 +117,115 @@ def test_expired_snapshots_and_new_columns_repeat_and_lose_nothing(store: Store,
     assert marked.snapshot_id not in [one.snapshot_id for one in lake.table().snapshots()]
 
 
+def _renamed(table: Table) -> None:
+    with table.update_schema() as update:
+        update.rename_column("n", "k")
+
+
+def _made_anew(table: Table) -> None:
+    with table.update_schema() as update:
+        update.delete_column("n")
+
+
+@pytest.mark.parametrize(
+    ("first", "rows"),
+    [(_renamed, [{"k": 1, "m": 2, "n": None}]), (_made_anew, [{"m": 2, "n": None}])],
+    ids=["renamed", "dropped"],
+)
+@pytest.mark.parametrize("when", ["before the commit", "behind it"])
+def test_a_new_column_of_an_old_name_does_not_take_the_old_values(
+    make: Make, lake: Lake, first: Callable[[Table], None], rows: list[dict[str, Any]], when: str
+) -> None:
+    lake.create(pa.schema([("n", pa.int64()), ("m", pa.int64())]))
+    prepared = [make().prepare(Transaction.new("orders", 0, 0), iter([pa.record_batch({"n": [1], "m": [2]})]))]
+    if when == "behind it":
+        make().commit(0, prepared)
+    first(lake.table())
+    with lake.table().update_schema() as update:
+        update.add_column("n", StringType())
+    make().commit(0, prepared)
+
+    assert lake.rows().to_pylist() == rows
+
+
+def test_values_beyond_all_bounds_are_found(make: Make, lake: Lake) -> None:
+    """Parquet has no bounds for long texts, and Python no values for times behind the year 9999."""
+    long = {letter: letter * 5000 for letter in "xy"}
+    moments = pa.array([-(10**17), 10**18], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    days = pa.array([-800_000, 3_000_000], pa.int32()).cast(pa.date32())
+    columns = {
+        "shop": pa.array([*long.values()]),
+        "text": pa.array([*long.values()]),
+        "at": moments,
+        "day": days,
+        "n": pa.array([1, 2]),
+    }
+    with lake.create(pa.record_batch(columns).schema).update_spec() as update:
+        update.add_identity("shop")
+    deliver(make(), 0, columns)
+
+    for row_filter in (f"shop = '{long['x']}'", f"text = '{long['y']}'", "at > '2026-01-01T00:00:00+00:00'", "n = 2"):
+        assert lake.table().scan(row_filter=row_filter).to_arrow().num_rows == 1
+    found = lake.rows().sort_by("n")
+    assert found.column("at").cast(pa.int64()).to_pylist() == [-(10**17), 10**18]
+    assert found.column("day").cast(pa.int32()).to_pylist() == [-800_000, 3_000_000]
+    bounds = lake.table().inspect.files()["readable_metrics"].to_pylist()
+    assert sorted(one["n"]["lower_bound"] for one in bounds) == [1, 2]
+    assert [one["at"]["lower_bound"] for one in bounds] == [None, None]
+
+
+def test_a_row_group_without_bounds_leaves_its_file_without(
+    make: Make, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wallaroo_spark.sinks.stores.files._GATHERED_BYTES", 1)
+    lake.create(pa.schema([("value", pa.string())]))
+    pieces = [pa.record_batch({"value": ["a"]}), pa.record_batch({"value": ["z" * 5000]})]
+    make().commit(0, [make().prepare(Transaction.new("orders", 0, 0), iter(pieces))])
+
+    [path] = (path.removeprefix("file://") for path in lake.table().inspect.files()["file_path"].to_pylist())
+    assert parquet.read_metadata(path).num_row_groups == 2
+    assert lake.table().scan(row_filter=f"value = '{'z' * 5000}'").count() == 1
+
+
+def test_a_table_that_is_made_again_or_divided_otherwise_between_vote_and_commit_is_an_error(
+    store: Store, lake: Lake
+) -> None:
+    prepared = store.prepare(0, ["a"])
+    with lake.table().update_spec() as update:
+        update.add_identity("value")
+    with pytest.raises(SinkError, match="was divided otherwise after the files of this batch were written"):
+        store.make().commit(0, prepared)
+    with lake.table().update_spec() as update:
+        update.remove_field("value")
+    store.make().commit(0, prepared)
+    assert store.seen() == ["a"]
+
+    prepared = store.prepare(1, ["b"])
+    lake.table().catalog.drop_table("shop.orders")
+    lake.create(pa.schema([("value", pa.string())]))
+    with pytest.raises(SinkError, match=r"cannot be committed, because shop.orders was dropped and made again"):
+        store.make().commit(1, prepared)
+    assert store.seen() == []
+
+
+def test_a_column_of_the_table_that_the_sink_does_not_write_is_named(make: Make, lake: Lake) -> None:
+    with lake.create(pa.schema([("n", pa.int64())])).update_schema() as update:
+        update.add_column("at", TimeType())
+    said = refuses(make(), {"n": pa.array([1])})
+    assert "column at is of type time64[us], which this sink does not write: write to another table" in said
+
+
+def test_texts_that_are_no_text_are_refused_before_the_vote(make: Make, lake: Lake) -> None:
+    lake.create(pa.schema([("value", pa.string())]))
+    for bad in (b"\xff", b"\xed\xa0\x80"):
+        assert "column value has a text that is no UTF-8" in refuses(make(), {"value": texts(b"good", bad)})
+
+
 def test_a_table_that_is_gone_between_vote_and_commit_is_an_error(store: Store, lake: Lake) -> None:
     prepared = store.prepare(0, ["a"])
+    Path(prepared[0].detail["files"][0]["path"].removeprefix("file://")).unlink()
+    with pytest.raises(SinkError, match=r"the 1 rows of orders/0/0/.* cannot be committed, because .* is gone"):
+        store.make().commit(0, prepared)
     lake.drop()
     with pytest.raises(SinkError, match="is not in the catalog lake"):
-        store.make().commit(0, prepared)
-    lake.create(pa.schema([("value", pa.string())]))
-    with pytest.raises(SinkError, match=r"the 1 rows of orders/0/0/.* cannot be committed, because .* is gone"):
         store.make().commit(0, prepared)

@@ -11,12 +11,11 @@ with the package ``deltalake``, without Spark. Source: ``docs/sinks.md#delta-lak
 
 from __future__ import annotations
 
+import contextlib
 import json
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from datetime import date, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +50,11 @@ if TYPE_CHECKING:
 
 _UNKNOWN = ("delta.enableRowTracking", "delta.enableIcebergCompat")
 _OF_FIELDS = ("delta.generationExpression", "delta.invariants", "delta.identity.start")
+_KEPT = {
+    *("appendOnly", "changeDataFeed", "checkConstraints", "columnMapping", "deletionVectors", "generatedColumns"),
+    *("invariants", "timestampNtz", "v2Checkpoint", "variantType", "variantType-preview"),
+}
+"""Features of a table for which ``deltalake`` writes an entry; for another one it fails, when the batch is decided."""
 _MOST_TRIES = 5
 """The most tries of an entry that other writers come before. A choice: ``deltalake`` tries each of them 15 times."""
 
@@ -116,9 +120,14 @@ class DeltaSink(TableSink[DeltaTable | None]):
         with self._explained(f"write {transaction.id}"):
             durable.make_folder(filesystem, root)
             files = write_files(all_of_it(), shape, self._where, open_file)
-            described = [self._described(one) for one in files]
+            described = [self._described(one, shape) for one in files]
         schema = Schema.from_arrow(shape.schema).to_json()
-        detail = {"files": described, "schema": schema, "partitions": list(shape.partitions)}
+        detail = {
+            "files": described,
+            "schema": schema,
+            "partitions": list(shape.partitions),
+            "columns": list(first.schema.names),
+        }
         return Prepared(transaction, sum(one.rows for one in files), detail)
 
     def _remove(self, table: DeltaTable | None, file: str) -> bool:
@@ -135,10 +144,14 @@ class DeltaSink(TableSink[DeltaTable | None]):
         for tries in range(1, _MOST_TRIES + 1):
             table = self._table()
             if self._newest(table) < batch:
+                if table is not None:
+                    self._check_unchanged(table, detail)
                 actions: list[Any] = [self._action(one, file) for one in given for file in one.detail["files"]]
                 with self._explained(f"commit batch {batch}"):
                     try:
-                        table = table or self._created(detail["schema"], detail["partitions"])
+                        if table is None:
+                            table = self._created(detail["schema"], detail["partitions"])
+                            self._check_unchanged(table, detail)
                         table.create_write_transaction(
                             actions, "append", table.schema(), detail["partitions"], commit_properties=properties
                         )
@@ -173,19 +186,52 @@ class DeltaSink(TableSink[DeltaTable | None]):
         filesystem, root = self._opened
         if is_local(filesystem):
             with self._explained("sync the log"):
-                # The entry before may be the one that has created the table.
-                for number in range(max(0, version - 1), version + 1):
-                    sync(f"{root}/_delta_log/{number:020d}.json")
+                # The entry before may be the one that has created the table. Where a checkpoint of the log has replaced
+                # entries, and these were deleted, the checkpoint is what counts.
+                names = [f"{number:020d}" for number in range(max(0, version - 1), version + 1)]
+                names = [f"{name}{end}" for name in names for end in (".json", ".checkpoint.parquet")]
+                for name in [*names, "_last_checkpoint"]:
+                    with contextlib.suppress(FileNotFoundError):
+                        sync(f"{root}/_delta_log/{name}")
                 durable.sync_names(filesystem, f"{root}/_delta_log")
+
+    def _check_unchanged(self, table: DeltaTable, detail: Mapping[str, Any]) -> None:
+        """Raise :class:`SinkError` where the table has changed so that prepared files do not fit it any more."""
+        now = self._shape_of(table)
+        old = plain_schema(pa.schema(Schema.from_json(detail["schema"]).to_arrow()), self._where)
+        written = detail["columns"]
+        changes = [
+            f"column {name} is {now.schema.field(name).type if name in now.schema.names else 'missing'}, "
+            f"and was {old.field(name).type}"
+            for name in written
+            if name not in now.schema.names or now.schema.field(name).type != old.field(name).type
+        ]
+        changes += [
+            f"column {one.name} may not be null"
+            for one in now.schema
+            if not one.nullable and (one.name not in written or old.field(one.name).nullable)
+        ]
+        if list(now.partitions) != detail["partitions"]:
+            changes += [f"it is divided by {', '.join(now.partitions) or 'nothing'}"]
+        if changes:
+            raise SinkError(
+                f"{self._where} was changed after the files of this batch were written, which do not fit it any more: "
+                f"{'; '.join(changes)}; change the table back, start the query, and change the table behind this batch",
+                code="sink-target",
+                path=str(self._path),
+            )
+
+    def _shape_of(self, table: DeltaTable) -> TableShape:
+        self._check_features(table)
+        schema = plain_schema(pa.schema(table.schema().to_arrow()), self._where, of_table=True)
+        return TableShape(schema, tuple(table.metadata().partition_columns))
 
     def _read(self) -> tuple[TableShape | None, int]:
         """The shape of the table, None where there is none yet, and its newest batch of this sink."""
         table = self._table()
         if table is None:
             return None, -1
-        self._check_features(table)
-        schema = plain_schema(pa.schema(table.schema().to_arrow()), self._where)
-        shape = TableShape(schema, tuple(table.metadata().partition_columns))
+        shape = self._shape_of(table)
         if self._partitions not in ((), shape.partitions):
             raise SinkError(
                 f"{self._where} is divided by {', '.join(shape.partitions) or 'nothing'}, and partition_by is "
@@ -205,6 +251,7 @@ class DeltaSink(TableSink[DeltaTable | None]):
             or (name == "delta.columnMapping.mode" and value != "none")
             or (name.startswith(_UNKNOWN) and value == "true")
         ]
+        on += [f"the feature {name}" for name in table.protocol().writer_features or [] if name not in _KEPT]
         for one in json.loads(table.schema().to_json())["fields"]:
             on += [f"{name} of column {one['name']}" for name in _OF_FIELDS if name in one["metadata"]]
             on += [f"NOT NULL within column {one['name']}"] if _has_parts_without_null(one["type"]) else []
@@ -254,47 +301,28 @@ class DeltaSink(TableSink[DeltaTable | None]):
     def _options(self) -> dict[str, str]:
         return self._address[1]
 
-    def _described(self, file: WrittenFile) -> dict[str, Any]:
+    def _described(self, file: WrittenFile, shape: TableShape) -> dict[str, Any]:
         filesystem, root = self._opened
+        values = {name: _text(value) for name, value in file.values.items()}
+        for name, value in values.items():
+            if value is None and not shape.schema.field(name).nullable:
+                raise SinkError(
+                    f"{self._where}: column {name} divides the table and may not be null there, and a row has an empty "
+                    "text, which is null in the log of Delta: give such rows another value",
+                    code="sink-columns",
+                    column=name,
+                )
         return {
             "path": file.path,
             "size": filesystem.get_file_info(f"{root}/{file.path}").size,
-            "values": {name: _text(value) for name, value in file.values.items()},
+            "values": values,
             "modified": int(time.time() * 1000),
-            "statistics": json.dumps(statistics(file)),
+            # Without ranges of columns: deltalake's reader finds no rows by a column that lacks one which others have.
+            "statistics": json.dumps({"numRecords": file.rows}),
         }
 
     def _explained(self, action: str) -> AbstractContextManager[None]:
         return explained(self.name, action, str(self._path), OSError, pa.ArrowException, DeltaError)
-
-
-def statistics(file: WrittenFile) -> dict[str, Any]:
-    """What Delta's log says of a file, so that readers pass it over: ranges of integers, dates and times alone."""
-    ranges: dict[str, tuple[Any, Any]] = {}
-    [footer] = file.footers
-    for column in range(footer.num_columns):
-        found = [footer.row_group(group).column(column) for group in range(footer.num_row_groups)]
-        name = found[0].path_in_schema
-        kept = [one.statistics for one in found if one.statistics is not None]
-        low, high = ([getattr(one, side) for one in kept if one.has_min_max] for side in ("min", "max"))
-        if len(low) == len(found) and "." not in name and type(low[0]) in (int, date, datetime):
-            ranges[name] = min(low), max(high)
-    return {
-        "numRecords": file.rows,
-        "minValues": {name: _json(low) for name, (low, _) in ranges.items()},
-        "maxValues": {name: _json(high, up=True) for name, (_, high) in ranges.items()},
-    }
-
-
-def _json(value: int | date | datetime, *, up: bool = False) -> int | str:
-    """A value in the form of Delta's statistics, which have milliseconds."""
-    if not isinstance(value, datetime):
-        return value if isinstance(value, int) else value.isoformat()
-    milliseconds = math.ceil(value.microsecond / 1000) if up else value.microsecond // 1000
-    whole = value.replace(microsecond=0, tzinfo=None).isoformat()
-    if milliseconds == 1000:
-        return f"{whole}.999999{'Z' if value.tzinfo else ''}"
-    return f"{whole}.{milliseconds:03d}{'Z' if value.tzinfo else ''}"
 
 
 def _text(value: Any) -> str | None:

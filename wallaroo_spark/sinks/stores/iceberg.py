@@ -4,22 +4,36 @@
     <checkpoint>/_wallaroo/stages/<name>/                                   an empty file for each prepared transaction
 
 The commit adds the files and sets a property of the table to the number of the batch, both or none. A property stays
-when snapshots expire. The commit is made with the package ``pyiceberg``, without Spark. Source:
+when snapshots expire. The files have the ids of the table's columns, so a column that is renamed, or dropped and made
+again, does not take the values of another. The commit is made with the package ``pyiceberg``, without Spark. Source:
 ``docs/sinks.md#iceberg``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from datetime import date
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
+from pyarrow import parquet
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, RESTError
 from pyiceberg.io import load_file_io
-from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.io.pyarrow import (
+    MetricModeTypes,
+    MetricsMode,
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+    schema_to_pyarrow,
+)
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import IdentityTransform
+from pyiceberg.typedef import Record
 
 from wallaroo_spark.errors import SinkError
 from wallaroo_spark.options import resolve_secret
@@ -45,9 +59,13 @@ class _TableNow(NamedTuple):
     """What a task needs to write files of a table. Picklable."""
 
     shape: TableShape
+    stored: pa.Schema
+    """The columns with their ids."""
     newest: int
     location: str
     io: dict[str, str]
+    version: dict[str, Any]
+    """The table's identity, and the numbers of its columns and of its partitions."""
 
 
 @function_takes_settings(IcebergSettings)
@@ -86,8 +104,11 @@ class IcebergSink(TableSink["Table"]):
             return path, _new_file(io, path)
 
         with self._explained(f"write {transaction.id}"):
-            files = write_files(rows, now.shape, self._where, open_file, keep_partitions=True)
-        return Prepared(transaction, sum(one.rows for one in files), {"files": [one.path for one in files]})
+            files = write_files(rows, now.shape, self._where, open_file, stored=now.stored)
+        described = [
+            {"path": one.path, "values": [_partition(value) for value in one.values.values()]} for one in files
+        ]
+        return Prepared(transaction, sum(one.rows for one in files), {"files": described, **now.version})
 
     def _remove(self, table: Table, file: str) -> bool:
         path = _path(table.location(), file)
@@ -102,30 +123,58 @@ class IcebergSink(TableSink["Table"]):
             table = self._table()
             if self._newest(table) >= batch:
                 return
-            for one in given:
-                for path in one.detail["files"]:
-                    if not table.io.new_input(path).exists():
-                        raise rows_lost(self.name, one, f"{path} is gone")
-                passed(SinkStep.HALF_COMMITTED)
+            files = [self._described(table, one, file) for one in given for file in one.detail["files"]]
             # The package's own retry would not look again whether another driver has added the batch.
             table.metadata.properties[_RETRIES] = "0"
             with self._explained(f"commit batch {batch}"):
                 try:
                     with table.transaction() as changes:
                         changes.set_properties({self._property: str(batch)})
-                        changes.add_files(
-                            [path for one in given for path in one.detail["files"]],
-                            {"wallaroo.sink": self.name, "wallaroo.batch": str(batch)},
-                            check_duplicate_files=False,
-                        )
+                        with changes.update_snapshot(
+                            {"wallaroo.sink": self.name, "wallaroo.batch": str(batch)}
+                        ).fast_append() as append:
+                            for file in files:
+                                append.append_data_file(file)
                     return
                 except CommitFailedException:
                     if tries == _MOST_TRIES:
                         raise
 
+    def _described(self, table: Table, one: Prepared, file: Mapping[str, Any]) -> DataFile:
+        """A file as the table's manifests describe it. Raises :class:`SinkError` where it does not fit the table."""
+        detail, path, metadata = one.detail, file["path"], table.metadata
+        if str(metadata.table_uuid) != detail["table"]:
+            raise rows_lost(self.name, one, f"{self._identifier} was dropped and made again")
+        if metadata.default_spec_id != detail["spec"]:
+            raise SinkError(
+                f"{self._where} was divided otherwise after the files of this batch were written, which do not fit it "
+                "any more; change its partitions back, start the query, and change them behind this batch",
+                code="sink-target",
+                table=self._identifier,
+            )
+        source = table.io.new_input(path)
+        if not source.exists():
+            raise rows_lost(self.name, one, f"{path} is gone")
+        with self._explained(f"read {path}"), source.open() as stream:
+            footer = parquet.read_metadata(stream)
+        passed(SinkStep.HALF_COMMITTED)
+        return DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=path,
+            file_format=FileFormat.PARQUET,
+            partition=Record(*file["values"]),
+            file_size_in_bytes=len(source),
+            sort_order_id=None,
+            spec_id=detail["spec"],
+            equality_ids=None,
+            key_metadata=None,
+            **_statistics(footer, metadata, detail["schema"]),
+        )
+
     def _read(self) -> _TableNow:
         table = self._table()
-        schema = plain_schema(schema_to_pyarrow(table.schema(), include_field_ids=False), self._where)
+        stored = schema_to_pyarrow(table.schema())
+        schema = plain_schema(stored, self._where, of_table=True)
         fields = table.spec().fields
         for one in fields:
             if not isinstance(one.transform, IdentityTransform):
@@ -138,7 +187,12 @@ class IcebergSink(TableSink["Table"]):
         columns = tuple(table.schema().find_column_name(one.source_id) or one.name for one in fields)
         shape = TableShape(schema, columns)
         check_partitions(shape, self._where)
-        return _TableNow(shape, self._newest(table), table.location(), dict(table.io.properties))
+        version = {
+            "table": str(table.metadata.table_uuid),
+            "schema": table.metadata.current_schema_id,
+            "spec": table.metadata.default_spec_id,
+        }
+        return _TableNow(shape, stored, self._newest(table), table.location(), dict(table.io.properties), version)
 
     def _table(self) -> Table:
         """The table as it is now."""
@@ -174,6 +228,36 @@ class IcebergSink(TableSink["Table"]):
 
 def _path(location: str, file: str) -> str:
     return f"{location.rstrip('/')}/data/{file}"
+
+
+def _partition(value: Any) -> Any:
+    """The value of a partition as manifests have it: a date is its days since 1970."""
+    return (value - date(1970, 1, 1)).days if isinstance(value, date) else value
+
+
+def _statistics(footer: parquet.FileMetaData, metadata: TableMetadata, schema_id: int) -> dict[str, Any]:
+    """What manifests say of a file. A column has bounds only where Parquet knows those of all its values."""
+    schema = next(one for one in metadata.schemas if one.schema_id == schema_id)
+    ids, plan = parquet_path_to_id_mapping(schema), compute_statistics_plan(schema, metadata.properties)
+    for group in range(footer.num_row_groups):
+        for number in range(footer.num_columns):
+            column = footer.row_group(group).column(number)
+            one = ids[column.path_in_schema]
+            if plan[one].mode.type not in (MetricModeTypes.NONE, MetricModeTypes.COUNTS) and not _bounded(column):
+                plan[one] = replace(plan[one], mode=MetricsMode(MetricModeTypes.COUNTS))
+    return dict(data_file_statistics_from_parquet_metadata(footer, plan, ids).to_serialized_dict())
+
+
+def _bounded(column: Any) -> bool:
+    """Whether the bounds of a column's values are known, and have values of Python."""
+    found = column.statistics
+    if found is None or not found.has_min_max:
+        return found is not None and bool(found.null_count == column.num_values)
+    try:
+        return None not in (found.min, found.max)
+    except OverflowError:
+        # Times before the year 1 and behind 9999.
+        return False
 
 
 @contextmanager

@@ -32,6 +32,8 @@ _PLAIN = (
     pa.types.is_date32,
 )
 _IN_PARTITIONS = (pa.types.is_boolean, pa.types.is_signed_integer, pa.types.is_date32, pa.types.is_string)
+MOST_OPEN = 200
+"""The most files that a task writes at the same time. A choice: systems let a process open 1024 files or more."""
 
 
 @dataclass(frozen=True)
@@ -54,20 +56,22 @@ class WrittenFile:
     """What Parquet says of the file, once it is complete."""
 
 
-def plain_schema(schema: pa.Schema, where: str) -> pa.Schema:
+def plain_schema(schema: pa.Schema, where: str, *, of_table: bool = False) -> pa.Schema:
     """The schema with types as tables have them, without what they say of nulls within a value.
 
-    Raises :class:`SinkError` for a type or a name that tables do not have.
+    Raises :class:`SinkError` for a type or a name that the sinks do not write; with ``of_table`` it is the table's.
     """
     seen: set[str] = set()
     fields = []
     for one in schema:
         if one.name.lower() in seen or not one.name or _STRANGE & set(one.name):
+            remedy = "write to another table" if of_table else "rename it"
             raise _refused(
-                where, one.name, "is there twice, is empty or has a blank or one of ,;{}()= in it: rename it"
+                where, one.name, f"is there twice, is empty or has a blank or one of ,;{{}}()= in it: {remedy}"
             )
         seen.add(one.name.lower())
-        fields.append(pa.field(one.name, _plain(one.type, one.name, where), one.nullable))
+        unknown = "this sink does not write: write to another table" if of_table else "tables do not have: cast it"
+        fields.append(pa.field(one.name, _plain(one.type, one.name, where, unknown), one.nullable))
     return pa.schema(fields)
 
 
@@ -91,12 +95,26 @@ def fitting(piece: pa.RecordBatch, shape: TableShape, where: str) -> pa.Table:
     kept = [one for one in shape.schema if one.name in found.names]
     if all(one.name in shape.partitions for one in kept):
         raise _refused(where, ", ".join(found.names), "divides the table, and the rows have no other column")
+    for one in kept:
+        _check_text(piece.column(one.name), one.name, where)
     return pa.table([piece.column(one.name).cast(one.type) for one in kept], pa.schema(kept))
 
 
+def _check_text(column: pa.Array, name: str, where: str) -> None:
+    """Raise :class:`SinkError` for a text that is no UTF-8: Spark does not check it, and readers of the file fail."""
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise _refused(
+            where, name, f"has a text that is no UTF-8 ({error}): convert it with make_valid_utf8, or cast it to binary"
+        ) from error
+
+
 def check_partitions(shape: TableShape, where: str) -> None:
-    """Raise :class:`SinkError` where a partitioning column is missing, or of a type that has no one text."""
+    """Raise :class:`SinkError` where a partitioning column is missing, repeated, or of a type that has no one text."""
     for name in shape.partitions:
+        if shape.partitions.count(name) > 1:
+            raise _refused(where, name, "shall divide the table twice: name it once")
         if name not in shape.schema.names:
             raise _refused(where, name, f"shall divide the table, and is none of {', '.join(shape.schema.names)}")
         kind = shape.schema.field(name).type
@@ -110,21 +128,29 @@ def write_files(
     where: str,
     open_file: Callable[[int], tuple[str, Any]],
     *,
-    keep_partitions: bool = False,
+    stored: pa.Schema | None = None,
 ) -> list[WrittenFile]:
-    """Write rows to Parquet files, one for each value of the partitioning columns, in the order of the rows.
+    """Write rows to Parquet files, each for one value of the partitioning columns, in the order of the rows.
 
     ``open_file`` is called with 0, 1, … and returns the path of a new file and a context that yields its stream. Files
-    contain the partitioning columns where ``keep_partitions``.
+    contain the partitioning columns where there is ``stored``: the columns with what files say of them, such as ids.
     """
+    written: list[WrittenFile] = []
     found: dict[tuple[Any, ...], tuple[WrittenFile, Any]] = {}
     with contextlib.ExitStack() as stack:
         for table in gathered(_batches(rows, shape, where)):
-            for values, some in _divided(table, shape.partitions):
-                kept = some if keep_partitions else some.drop_columns(list(shape.partitions))
+            for values, some in _divided(table, shape.partitions, where):
+                if stored is None:
+                    kept = some.drop_columns(list(shape.partitions))
+                else:
+                    kept = some.cast(pa.schema([stored.field(name) for name in some.column_names]))
                 if values not in found:
-                    path, context = open_file(len(found))
+                    if len(found) == MOST_OPEN:
+                        stack.close()
+                        found.clear()
+                    path, context = open_file(len(written))
                     one = WrittenFile(path, dict(zip(shape.partitions, values, strict=True)))
+                    written.append(one)
                     stream = stack.enter_context(context)
                     writer = parquet.ParquetWriter(
                         stream, kept.schema, store_schema=False, metadata_collector=one.footers
@@ -133,7 +159,7 @@ def write_files(
                 one, writer = found[values]
                 writer.write_table(kept)
                 one.rows += kept.num_rows
-    return [one for one, _ in found.values()]
+    return written
 
 
 def _batches(rows: Iterable[pa.RecordBatch], shape: TableShape, where: str) -> Iterator[pa.RecordBatch]:
@@ -141,12 +167,20 @@ def _batches(rows: Iterable[pa.RecordBatch], shape: TableShape, where: str) -> I
         yield from fitting(piece, shape, where).to_batches()
 
 
-def _divided(table: pa.Table, columns: tuple[str, ...]) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
+def _divided(table: pa.Table, columns: tuple[str, ...], where: str) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
     """The rows of each value of the columns, with these values."""
     if not columns:
         yield (), table
         return
-    for row in table.group_by(list(columns)).aggregate([]).to_pylist():
+    try:
+        divided = table.group_by(list(columns)).aggregate([]).to_pylist()
+    except OverflowError as error:
+        raise _refused(
+            where,
+            ", ".join(columns),
+            "divides the table, and has a date before the year 1 or behind 9999: leave it out",
+        ) from error
+    for row in divided:
         mask: Any = None
         for name in columns:
             column, value = table.column(name), row[name]
@@ -155,7 +189,7 @@ def _divided(table: pa.Table, columns: tuple[str, ...]) -> Iterator[tuple[tuple[
         yield tuple(row[name] for name in columns), table.filter(mask)
 
 
-def _plain(kind: pa.DataType, name: str, where: str) -> pa.DataType:
+def _plain(kind: pa.DataType, name: str, where: str, unknown: str) -> pa.DataType:
     if any(check(kind) for check in _PLAIN):
         return kind
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
@@ -167,10 +201,11 @@ def _plain(kind: pa.DataType, name: str, where: str) -> pa.DataType:
     if pa.types.is_struct(kind):
         return pa.struct([one.with_nullable(True) for one in plain_schema(pa.schema(list(kind)), where)])
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return pa.list_(pa.field("element", _plain(kind.value_type, name, where)))
+        return pa.list_(pa.field("element", _plain(kind.value_type, name, where, unknown)))
     if pa.types.is_map(kind):
-        return pa.map_(_plain(kind.key_type, name, where), _plain(kind.item_type, name, where))
-    raise _refused(where, name, f"is of type {kind}, which tables do not have: cast it")
+        key, item = (_plain(one, name, where, unknown) for one in (kind.key_type, kind.item_type))
+        return pa.map_(key, item)
+    raise _refused(where, name, f"is of type {kind}, which {unknown}")
 
 
 class TableSink(StagedSink, ABC, Generic[T]):
