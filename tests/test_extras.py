@@ -18,6 +18,7 @@ from wallaroo_spark import extras as missing_module
 from wallaroo_spark.cli.main import VERBS, needs_of
 from wallaroo_spark.errors import ConfigurationError, PackageMissingError
 from wallaroo_spark.extras import EXTRAS, lacking, missing, modules_of
+from wallaroo_spark.registry import EmbeddedRedis
 
 DISTRIBUTIONS = {
     "confluent_kafka": "confluent-kafka",
@@ -155,8 +156,10 @@ def test_a_program_of_the_system_is_as_good_as_the_extra(installed: set[str], mo
     ("verb", "name", "said"),
     [
         ("run", "pyarrow", "wallaroo-spark[spark,pipelines,embedded,cli]"),
-        ("status", "redis", "wallaroo-spark[cli]"),
-        ("status", "pyarrow.parquet", "wallaroo-spark[pipelines,cli]"),
+        ("status", "redis", "wallaroo-spark[worker,cli]"),
+        ("status", "pyarrow.parquet", "wallaroo-spark[worker,cli]"),
+        ("status", "msgpack", "wallaroo-spark[pipelines,cli]"),
+        ("demo", "numpy", "wallaroo-spark[spark,embedded,cli]"),
         ("consume", "google", "wallaroo-spark[client,cli]"),
         ("tap", "pyarrow", "wallaroo-spark[worker]"),
     ],
@@ -228,3 +231,32 @@ def test_help_needs_only_the_extra_of_the_command_line() -> None:
     )
 
     assert ended.stdout.splitlines() == [f"{verb} 0 " for verb in VERBS], ended.stderr
+
+
+WATCHING = REFUSED.replace(
+    "exec(sys.argv[2])",
+    """
+from click.testing import CliRunner
+from wallaroo_spark.cli.main import cli
+for verb in ("status", "top", "streams", "list"):
+    of_one = () if verb == "list" else ("--receiver", "orders")
+    ended = CliRunner().invoke(cli, [verb, "--registry", sys.argv[2], *of_one, *(["--once"] if verb == "top" else [])])
+    print(verb, ended.output.replace(chr(10), " "))
+""".replace("\n", "\n    "),
+)
+
+
+def test_a_receiver_is_watched_with_the_extras_that_the_page_names() -> None:
+    """docs/cli.md: ``status``, ``streams``, ``top`` and ``list`` need ``[worker,cli]``."""
+    others = {module for extra in EXTRAS for module in modules_of(extra)} - modules_of("worker") - modules_of("cli")
+    refused = ",".join({module.split(".")[0] for module in others})
+    with EmbeddedRedis() as store:
+        ended = subprocess.run(
+            [sys.executable, "-c", WATCHING, refused, store.url],
+            capture_output=True, text=True, timeout=SECONDS, check=False,
+        )  # fmt: skip
+
+    assert "package-missing" not in ended.stdout
+    verbs = [line.split()[0] for line in ended.stdout.splitlines()]
+    assert verbs == ["status", "top", "streams", "list"], ended.stdout + ended.stderr
+    assert "No receiver" in ended.stdout.splitlines()[-1]

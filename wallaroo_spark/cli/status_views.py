@@ -16,7 +16,6 @@ from rich.text import Text
 from wallaroo_spark.cli.common import ATTEMPTS, RegistryOptions, console, debugging, print_result
 from wallaroo_spark.cli.durable.schema import AppOptions
 from wallaroo_spark.errors import RegistryError
-from wallaroo_spark.observe import published
 from wallaroo_spark.observe.application import ApplicationStatus
 from wallaroo_spark.observe.collect import Question, RegistryCollector
 from wallaroo_spark.observe.faces import terminal
@@ -41,6 +40,9 @@ SINKS = {
 
 def application_status(app: AppOptions, registry: str, application: str) -> ApplicationStatus:
     """The newest snapshot: from the registry when ``application`` is given, else from the folder ``app``."""
+    # Not above: a receiver is shown without the extra of applications.
+    from wallaroo_spark.observe import published
+
     if application:
         return published.in_registry(registry, application, ATTEMPTS)
     return published.in_folder(app.existing())
@@ -48,6 +50,8 @@ def application_status(app: AppOptions, registry: str, application: str) -> Appl
 
 def show_application(found: ApplicationStatus, watch: bool, as_json: bool) -> None:
     """Print an application; with ``watch`` in place of the one before."""
+    from wallaroo_spark.observe import published
+
     if as_json:
         click.echo(json.dumps(published.to_json(found)))
     else:
