@@ -95,6 +95,31 @@ def test_run_listens_on_loopback_alone_and_prints_its_own_lines_alone(tmp_path: 
     ]
 
 
+NOT_OF_THIS_MACHINE = "192.0.2.1"
+
+
+@pytest.mark.spark
+def test_a_worker_that_cannot_start_is_one_sentence_without_a_stack_of_java(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
+    environment["SPARK_SUBMIT_OPTS"] = java_options()
+    (tmp_path / "orders.yaml").write_text(
+        f"receiver: orders\nregistry: embedded\nworkers: 1\nport: 0\nhost: {NOT_OF_THIS_MACHINE}\ncookie: secret\n"
+        "checkpoint: ./checkpoint\n"
+        "statusPage: 127.0.0.1:0\nsink:\n  format: noop\n",
+        encoding="utf-8",
+    )
+    ended = subprocess.run(
+        [VERB, "receive", "orders.yaml"],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+
+    assert ended.returncode == 1
+    warning, error = ended.stderr.splitlines()
+    assert "its job failed" in warning
+    assert error.startswith("Error: receiver 'orders': worker 0 cannot start: on ")
+    assert NOT_OF_THIS_MACHINE in error
+
+
 def test_a_session_on_this_machine_is_on_loopback_without_a_ui() -> None:
     for settings in ({}, {"spark.master": "local[2]"}):
         found = defaults(settings, 3) | settings

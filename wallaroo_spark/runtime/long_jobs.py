@@ -29,6 +29,8 @@ LONGEST_PAUSE = 10.0
 """The pause doubles with every failed submission up to these seconds, so that a job that cannot run costs little."""
 ASK_SECONDS = 1.0
 """Pause between two requests to tasks to end. A choice: it bounds how late a task that has just started is asked."""
+LOG_PROPERTY = "mdc.wallaroo.job"
+"""A property of the jobs that Spark's executors give to Log4j, so that its settings can tell what their tasks log."""
 STEADY_SECONDS = 30.0
 """Seconds that a job must run before the next pause is the first one again. A choice: three longest pauses."""
 MISSED_LEASES = 2.0
@@ -268,6 +270,7 @@ class LongJobs:
         with contextlib.suppress(Exception):
             self._spark.sparkContext.addJobTag(tag)
             self._spark.sparkContext.setJobDescription(f"wallaroo {self._description.format(number=record.slot)}")
+            self._spark.sparkContext.setLocalProperty(LOG_PROPERTY, "true")
         one_row = self._spark.range(record.slot, record.slot + 1, 1, 1)
         work = self._work(record.slot, submission)
         one_row.mapInPandas(work, "slot int").write.format("noop").mode("overwrite").save()
