@@ -124,7 +124,8 @@ def test_a_release_is_tested_built_and_tagged_with_its_changes(repository: Repos
     assert repository.notes() == [
         "test ",
         "docker info",
-        "docker build --tag wallaroo-spark:0.2.0 --file deploy/Dockerfile .",
+        "docker build --tag wallaroo-spark:0.2.0 --file deploy/Dockerfile"
+        " --build-arg WHEEL=dist/wallaroo_spark-0.2.0-py3-none-any.whl .",
     ]
     text = repository.git("tag", "--list", "v0.2.0", "--format", "%(contents)")
     assert text.split() == ["wallaroo-spark", "0.2.0", "#", "-", "Streams."]
@@ -159,6 +160,19 @@ def test_what_is_no_release_is_refused_with_the_remedy(
     assert said in dirty.stderr
     assert said in clean.stderr
     assert repository.notes() == []
+
+
+def test_a_chart_that_names_another_image_is_refused(repository: Repository) -> None:
+    values = "conf/kubernetes/chart/values.yaml"
+    repository.write(values, "image:\n  tag: 0.1.0\n")
+    repository.commit()
+    other = repository.release()
+    repository.write(values, "image:\n  tag: 0.2.0\n")
+    repository.commit()
+
+    assert other.returncode == 1
+    assert f"{values} names an image of another version; write 'tag: 0.2.0' there." in other.stderr
+    assert repository.release().returncode == 0
 
 
 def test_a_release_whose_tests_fail_leaves_nothing(repository: Repository) -> None:
