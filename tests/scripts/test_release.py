@@ -38,6 +38,7 @@ def main() -> None:
     print(f"wallaroo-spark, version {__version__}")
 """
 CHANGES = "# Changelog\n\n## Unreleased\n\n- Later.\n\n## 0.2.0 (2026-12-01)\n\n# - Streams.\n\n## 0.1.0\n\n- Older.\n"
+COMMITTER = {"GIT_COMMITTER_NAME": "somebody", "GIT_COMMITTER_EMAIL": "somebody@example.org"}
 IGNORED = ".venv\nbuild/\ndist/\n"
 
 
@@ -69,8 +70,7 @@ class Repository:
             **os.environ,
             "PATH": f"{self.root.parent / 'programs'}{os.pathsep}{os.environ['PATH']}",
             "NOTES": str(self.root.parent / "notes"),
-            "GIT_COMMITTER_NAME": "somebody",
-            "GIT_COMMITTER_EMAIL": "somebody@example.org",
+            **COMMITTER,
         }
         command = [str(self.root / "scripts" / "release"), *arguments]
         return subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=SECONDS)
@@ -159,6 +159,20 @@ def test_what_is_no_release_is_refused_with_the_remedy(
     assert "not committed" not in clean.stderr
     assert said in dirty.stderr
     assert said in clean.stderr
+    assert repository.notes() == []
+
+
+def test_a_tag_that_nobody_can_sign_is_refused_before_the_tests(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL"):
+        monkeypatch.setitem(COMMITTER, name, "")
+    repository.git("config", "user.useConfigOnly", "true")
+
+    ended = repository.release("--tag")
+
+    assert ended.returncode == 1
+    assert "git does not know who makes the tag" in ended.stderr
     assert repository.notes() == []
 
 
