@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import subprocess
 import sys
@@ -121,13 +122,33 @@ def test_an_unexpected_error_is_called_a_defect(failing: Callable[..., Result]) 
     )
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            PermissionError(errno.EACCES, "Permission denied", "demo-output"),
+            "demo-output cannot be used: Permission",
+        ),
+        (OSError(errno.ENOSPC, "No space left on device"), "a file cannot be used: No space left on device"),
+    ],
+)
+def test_a_folder_that_cannot_be_written_is_no_defect(
+    failing: Callable[..., Result], error: OSError, said: str
+) -> None:
+    shown = failing(error)
+
+    assert shown.exit_code == 1
+    assert shown.stderr.startswith(f"Error: {said}")
+    assert shown.stderr.endswith("or work in another folder [file-unwritable]\n")
+
+
 def test_a_package_that_is_not_installed_is_named_with_its_extra(failing: Callable[..., Result]) -> None:
     shown = failing(ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow.flight"))
 
     assert shown.exit_code == 1
     assert shown.stderr == (
         "Error: wallaroo-spark status needs pyarrow, which is not installed; "
-        "run: pip install 'wallaroo-spark[pipelines,cli]' [package-missing]\n"
+        "run: pip install 'wallaroo-spark[worker,cli]' [package-missing]\n"
     )
 
 

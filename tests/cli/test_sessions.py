@@ -15,6 +15,7 @@ from tests.class_archive import java_options
 from tests.conftest import ROOT
 from tests.waiting import SECONDS
 from wallaroo_spark.cli.sessions import LOG4J, defaults, log_to, quick_processes, without_noisy_lines
+from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.runtime.spark_checks import VFORK
 
 VERB = str(Path(sys.executable).with_name("wallaroo-spark"))
@@ -129,6 +130,17 @@ def test_a_session_on_this_machine_is_on_loopback_without_a_ui() -> None:
         assert (found["spark.ui.enabled"], found["spark.ui.showConsoleProgress"]) == ("false", "false")
         assert LOG4J.as_uri() in found["spark.driver.extraJavaOptions"]
         assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize(("home", "said"), [("/nowhere", "JAVA_HOME is '/nowhere'"), ("", "JAVA_HOME is not set")])
+def test_a_machine_without_java_is_told_so_before_spark_is_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, home: str, said: str
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", home)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(ConfigurationError, match=f"Spark needs Java 17 or newer, and there is none: {said}"):
+        defaults({}, 3)
 
 
 def test_a_session_on_a_cluster_has_no_ui_and_addresses_of_its_own() -> None:

@@ -47,6 +47,8 @@ CONTEXT = "WALLAROO_CONTEXT"
 """The environment variable with the name of the profile."""
 CONFIG = "WALLAROO_CONFIG"
 """The environment variable with the path of the profiles' file."""
+UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
+"""Errors of the system that say something of the user's folder, and nothing of this program."""
 VARIABLES = {
     name: f"WALLAROO_{name.upper()}"
     for name in (
@@ -219,6 +221,12 @@ def _sentence(error: Exception, verb: str) -> click.ClickException:
     if isinstance(error, ModuleNotFoundError | PackageMissingError):
         with contextlib.suppress(ModuleNotFoundError):
             return _missing(error, verb)
+    if isinstance(error, OSError) and error.errno in UNWRITABLE:
+        error = ConfigurationError(
+            f"{error.filename or 'a file'} cannot be used: {error.strerror}; correct the permissions, make room, or "
+            "work in another folder",
+            code="file-unwritable",
+        )
     if isinstance(error, WallarooError):
         return click.ClickException(str(error))
     return click.ClickException(

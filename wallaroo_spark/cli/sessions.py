@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from wallaroo_spark.errors import ConfigurationError
-from wallaroo_spark.runtime.spark_checks import JAVA_WITH_VFORK, VFORK, classic_context
+from wallaroo_spark.runtime.spark_checks import JAVA_NEEDED, JAVA_WITH_VFORK, VFORK, classic_context
 
 NOISE = re.compile(
     rb"WARNING: (Using incubator modules"
@@ -137,10 +137,20 @@ def builder(name: str, settings: Mapping[str, str], slots: int) -> Any:
 
 
 def defaults(settings: Mapping[str, str], slots: int) -> dict[str, str]:
-    """The settings of a session beside the given ones. For Spark on this machine it also sets environment variables."""
+    """The settings of a session beside the given ones. For Spark on this machine it also sets environment variables.
+
+    Raises :class:`ConfigurationError` where Spark would find no Java.
+    """
     environment = os.environ
     if "PYSPARK_GATEWAY_PORT" in environment or "SPARK_REMOTE" in environment or "spark.remote" in settings:
         return dict(QUIET)
+    if _java() is None:
+        named = f"JAVA_HOME is {environment['JAVA_HOME']!r}" if environment.get("JAVA_HOME") else "JAVA_HOME is not set"
+        raise ConfigurationError(
+            f"Spark needs Java {JAVA_NEEDED} or newer, and there is none: {named}, and there is no program "
+            f"{_java_program()}; install openjdk-{JAVA_NEEDED}-jre-headless, or set JAVA_HOME to the folder of a Java",
+            code="spark-not-started",
+        )
     if "MASTER" in environment or not settings.get("spark.master", "local").startswith("local"):
         return QUIET | NO_UI | _own_log(settings)
     # Spark's default is the first python3 on the PATH, which may lack this package.
@@ -159,7 +169,7 @@ def log_to(file: Path) -> dict[str, str]:
 
 def quick_processes() -> str:
     """:data:`VFORK`; empty for a Java that may not have it."""
-    java = shutil.which(os.path.join(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else "java")
+    java = _java()
     if java is None or sys.platform != "linux":
         return ""
     try:
@@ -168,6 +178,17 @@ def quick_processes() -> str:
         return ""
     found = _JAVA_VERSION.search(release)
     return VFORK if found and int(found[1]) in JAVA_WITH_VFORK else ""
+
+
+def _java_program() -> str:
+    """The program that Spark's launcher starts: JAVA_HOME comes before the PATH."""
+    home = os.environ.get("JAVA_HOME", "")
+    return os.path.join(home, "bin", "java") if home else "java"
+
+
+def _java() -> str | None:
+    """The path of Java; None where there is none."""
+    return shutil.which(_java_program())
 
 
 def ui_address(session: Any) -> str:

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from wallaroo_spark.cli.sessions import builder, log_to
+from wallaroo_spark.cli.sessions import builder, log_to, refusal
 
 TASK_SLOTS = 4
 _ORDER = "shop string, time timestamp, quantity long, cents long"
@@ -57,7 +57,8 @@ def make_session(folder: Path) -> SparkSession:
         **log_to(log4j),
     }
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    session: SparkSession = builder("wallaroo-spark demo", settings, TASK_SLOTS).getOrCreate()
+    with refusal("Spark did not start", f"see {folder / 'spark.log'}", code="spark-not-started"):
+        session: SparkSession = builder("wallaroo-spark demo", settings, TASK_SLOTS).getOrCreate()
     return session
 
 
