@@ -1,4 +1,4 @@
-"""The tables of settings in ``docs/sinks.md`` and ``docs/pubsub.md``, written from the tables in the code.
+"""The tables of settings in ``docs/sinks.md``, ``docs/connector-sinks.md`` and ``docs/pubsub.md``, written from the tables in the code.
 
 Comments in a page mark where a table begins and ends.
 """
@@ -23,8 +23,8 @@ from wallaroo_spark.sinks.settings import (
 )
 
 TABLES: dict[str, dict[str, Any]] = {
+    "connector-sinks.md": {"sinks.connector": ConnectorSinkSettings},
     "sinks.md": {
-        "sinks.connector": ConnectorSinkSettings,
         "sinks.files": FilesSettings,
         "sinks.delta": DeltaSettings,
         "sinks.iceberg": IcebergSettings,
