@@ -1,4 +1,4 @@
-"""The tables of settings in ``docs/sinks.md``, ``docs/connector-sinks.md`` and ``docs/pubsub.md``, written from the tables in the code.
+"""The tables of settings in ``docs/sinks.md`` and two other pages, written from the tables in the code.
 
 Comments in a page mark where a table begins and ends.
 """

@@ -41,7 +41,8 @@ TRIED = {
     "README.md",
     "docs/bridges.md",
     "docs/aqueduct.md",
-    "docs/doors.md",
+    "docs/doors/kafka.md",
+    "docs/doors/opentelemetry.md",
     "docs/pipelines/bulk.md",
     "docs/pipelines/clients.md",
     "docs/producers.md",
@@ -181,20 +182,28 @@ def send_until(seen: Callable[[], bool], registry: str) -> None:
     eventually(seen_after_another, seconds=SECONDS)
 
 
-def test_the_page_on_doors(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "60")
-    port = lasting_port(range(4))
-    telemetry = lasting_port()
-    page = Reader("docs/doors.md", {"9092": str(port), "4317": str(telemetry), "/data/": f"{tmp_path}/"})
+def test_the_page_on_the_kafka_door(spark: SparkSession, tmp_path: Path) -> None:
+    page = Reader("docs/doors/kafka.md", {"9092": str(lasting_port(range(4))), "/data/": f"{tmp_path}/"})
     page.run()
     try:
         page.run()
         (row,) = spark.read.parquet(str(tmp_path / "orders")).collect()
     finally:
         page["receiver"].stop()
+    page.finish()
+
+    assert (row.topic, bytes(row.key), bytes(row.value)) == ("orders", b"shop-1", b'{"order": 1}')
+
+
+def test_the_page_on_the_door_of_opentelemetry(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "60")
+    port = lasting_port()
+    page = Reader("docs/doors/opentelemetry.md", {"4317": str(port), "/data/": f"{tmp_path}/"})
     page.run()
     try:
-        until(lambda: answers(f"127.0.0.1:{telemetry}"))
+        until(lambda: answers(f"127.0.0.1:{port}"))
         page.run()
         page["provider"].shutdown()
         page.run()
@@ -205,7 +214,6 @@ def test_the_page_on_doors(spark: SparkSession, tmp_path: Path, monkeypatch: pyt
 
     assert (span.service_name, span.name, span.status) == ("shop", "GET /orders", 200)
     assert span.milliseconds > 0
-    assert (row.topic, bytes(row.key), bytes(row.value)) == ("orders", b"shop-1", b'{"order": 1}')
 
 
 def test_the_page_on_channels(pems: Pems) -> None:

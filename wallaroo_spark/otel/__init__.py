@@ -7,7 +7,7 @@
 Each function takes the DataFrame of :meth:`Receiver.stream`, a streaming one or a stored copy of it, and reads the
 bodies in Spark's tasks. The columns are those of Databricks' OpenTelemetry tables. A body that cannot be read is logged
 and left out; when the DataFrame has the column ``error_bytes`` (the option ``includeCorrupt``), it is a row of nulls
-with the body there. Source: ``docs/doors.md#opentelemetry``.
+with the body there. Source: ``docs/doors/opentelemetry.md``.
 """
 
 from __future__ import annotations

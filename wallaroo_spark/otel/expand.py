@@ -1,6 +1,6 @@
 """Rows with bodies of OTLP requests as rows of logs, spans and data points; in Spark's tasks.
 
-Source: ``docs/doors.md#opentelemetry``.
+Source: ``docs/doors/opentelemetry.md``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Bodies of OTLP requests as messages: protobuf or JSON, as they are or compressed by gzip. Pure.
 
-Source: OTLP specification, "JSON Protobuf Encoding"; ``docs/doors.md#opentelemetry``.
+Source: OTLP specification, "JSON Protobuf Encoding"; ``docs/doors/opentelemetry.md``.
 """
 
 from __future__ import annotations

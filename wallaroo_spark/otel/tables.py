@@ -1,7 +1,7 @@
 """The columns of the tables of logs, spans and metrics.
 
 They are those of the OpenTelemetry tables that Databricks' Zerobus Ingest writes, so that queries and dashboards for
-one read the other. Source: ``docs/doors.md#opentelemetry``.
+one read the other. Source: ``docs/doors/opentelemetry.md``.
 """
 
 from __future__ import annotations

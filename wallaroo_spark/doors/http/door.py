@@ -1,6 +1,6 @@
 """The HTTP door of one worker: it listens, reads requests and writes answers.
 
-Source: ``docs/doors.md#http``.
+Source: ``docs/doors/http.md#requests-and-answers``.
 """
 
 from __future__ import annotations

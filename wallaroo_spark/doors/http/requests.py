@@ -1,6 +1,6 @@
 """From a request to its answer: what is asked of the ground, and when the answer is due.
 
-Source: ``docs/doors.md#http``.
+Source: ``docs/doors/http.md#requests-and-answers``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The tokens of a client that numbers its requests: which are new, which are repeated, and which are refused. Pure.
 
-Source: ``docs/doors.md#exactly-once``.
+Source: ``docs/doors/http.md#exactly-once``.
 """
 
 from __future__ import annotations

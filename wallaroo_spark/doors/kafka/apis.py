@@ -1,6 +1,6 @@
 """The requests that are served, with their versions and bodies: one row for each.
 
-The versions, and why each is listed: ``docs/doors.md#kafka``.
+The versions, and why each is listed: ``docs/doors/kafka.md``.
 """
 
 from __future__ import annotations

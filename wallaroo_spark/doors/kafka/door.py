@@ -1,6 +1,6 @@
 """The Kafka door of one worker: it listens at the ports of its slot's nodes, around the pure server.
 
-Source: ``docs/doors.md#kafka``.
+Source: ``docs/doors/kafka.md``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A producer with default settings sends a few batches to each partition and to each node at a time, and all that is under
 way belongs to one batch of Spark. So a topic has many partitions, and a slot appears as several nodes, which are the
-same host at other ports. Source: ``docs/doors.md#kafka``.
+same host at other ports. Source: ``docs/doors/kafka.md``.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A stream is what one producer sends to one partition. Its reference is an intege
 48 bits, and below it the number of records that the stream had in this epoch, counted on where the sequences of the
 wire, which have 31 bits, begin again at 0. So a position is known again from the reference that is committed, and
 references increase. A producer without an id has no sequences; the worker numbers its records by the time of arrival.
-Source: ``docs/doors.md#kafka``.
+Source: ``docs/doors/kafka.md``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The head of a record batch, and the checks of a batch before a worker accepts it. The records stay as they came.
 
-The order of the checks, with their codes, is that of ``docs/doors.md#kafka``.
+The order of the checks, with their codes, is that of ``docs/doors/kafka.md``.
 """
 
 from __future__ import annotations

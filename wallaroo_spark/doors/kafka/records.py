@@ -3,7 +3,7 @@
 The worker keeps batches as they came, so everything here is as the producer says: each length is compared with the
 bytes that there are, and a compressed batch is expanded up to a limit. The starts of records are found one by one,
 because each depends on the length of the record before it; all fields of all records are then read together.
-Source: ``docs/doors.md#kafka``.
+Source: ``docs/doors/kafka.md``.
 """
 
 from __future__ import annotations

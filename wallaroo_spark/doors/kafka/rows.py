@@ -1,6 +1,6 @@
 """Rows of a worker's buffer, of which some are record batches, as rows of records; in Spark's reading tasks.
 
-Source: ``docs/doors.md#kafka``; ``docs/architecture.md#rows``.
+Source: ``docs/doors/kafka.md``; ``docs/architecture.md#rows``.
 """
 
 from __future__ import annotations

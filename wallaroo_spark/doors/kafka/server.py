@@ -5,7 +5,7 @@ for its turn while the session of its client opens and while the worker has no m
 the commit log, and the requests behind it are handled meanwhile. When what a connection waits for is lost, the
 connection is closed, as that of a broker that ends: its client connects again, and sends everything again in order.
 So it is when the session of its client does not open: the next batch of a new stream would be accepted as its first.
-Source: ``docs/doors.md#kafka``.
+Source: ``docs/doors/kafka.md``.
 """
 
 from __future__ import annotations

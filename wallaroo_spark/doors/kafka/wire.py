@@ -3,7 +3,7 @@
 A field has the range of versions in which it is on the wire. From a message's ``flexible`` version on, its texts,
 bytes and arrays have compact lengths, and each structure ends with tagged fields, which are skipped. The library that
 generates this code from Kafka's own schemas reserves memory for as many elements as a peer announces, so ten bytes end
-the process; the tests compare these tables with it, version by version. Source: ``docs/doors.md#kafka``.
+the process; the tests compare these tables with it, version by version. Source: ``docs/doors/kafka.md``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A body stays as it was sent, also compressed by gzip; reading tasks decode it. Its first bytes tell its form: gzip
 begins with its own magic number, JSON with a brace, and any other body is a protobuf message. Pure.
-Source: ``docs/doors.md#opentelemetry``; opentelemetry-proto, collector services.
+Source: ``docs/doors/opentelemetry.md``; opentelemetry-proto, collector services.
 """
 
 from __future__ import annotations

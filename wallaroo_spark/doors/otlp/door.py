@@ -2,7 +2,7 @@
 
 The bodies are neither decompressed nor parsed here. A request's credentials and the memory are checked before its body
 is read, which gRPC allows where the method is taken for one with a stream of requests: on the wire there is no
-difference. Source: ``docs/doors.md#opentelemetry``.
+difference. Source: ``docs/doors/opentelemetry.md``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Exporters give up early, many after 10 seconds, and send an unanswered body again, which has no id. So a request is
 answered a while before its client gives up, and a body that was not answered is recognised when it comes again to the
-same worker. Source: ``docs/doors.md#opentelemetry``.
+same worker. Source: ``docs/doors/opentelemetry.md``.
 """
 
 from __future__ import annotations

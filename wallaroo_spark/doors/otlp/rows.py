@@ -1,4 +1,4 @@
-"""Rows of OTLP clients: their instances without the worker. Source: ``docs/doors.md#opentelemetry``."""
+"""Rows of OTLP clients: their instances without the worker. Source: ``docs/doors/opentelemetry.md``."""
 
 from __future__ import annotations
 
