@@ -4,7 +4,7 @@ A turn that fails has changed nothing, so it may be taken again with a part of i
 *note* of what it failed at in ``_wallaroo/failed/`` of the application's folder. The verb ``wallaroo-spark pipelines
 set-aside`` moves it to ``_wallaroo/set_aside/``, while the application does not run. A driver that starts reads those
 notes, and the query goes on without these rows: their events are in a dead-letter stream, or in a file beside the note.
-Source: ``docs/pipelines/engine.md#events-that-are-set-aside``.
+Source: ``docs/pipelines/running.md#events-that-are-set-aside``.
 """
 
 from __future__ import annotations

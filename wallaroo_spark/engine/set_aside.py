@@ -1,6 +1,6 @@
 """What a query goes on without: rows of its batches, and instances, that an operator has set aside. Pure.
 
-Source: ``docs/pipelines/engine.md#events-that-are-set-aside``.
+Source: ``docs/pipelines/running.md#events-that-are-set-aside``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The tables of an application as DataFrames: records of a stream, and the history of instances in two forms.
 
-Source: ``docs/pipelines/engine.md#tables-as-dataframes``.
+Source: ``docs/pipelines/in-spark.md#tables-as-dataframes``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The log is written with the package ``deltalake``, without Spark. A move adds the files that it has moved, in one commit
 with the move's newest batch as the version of an application's transaction; so a move that is repeated adds nothing
-twice. Retention removes files from the log before it deletes them. Source: ``docs/pipelines/engine.md#delta-tables``.
+twice. Retention removes files from the log before it deletes them. Source: ``docs/pipelines/in-spark.md#delta-tables``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The driver's handle of an application of durable streams: it runs the gateways and the query of one folder.
 
-Source: ``docs/pipelines/engine.md#the-application``.
+Source: ``docs/pipelines/running.md``.
 """
 
 from __future__ import annotations

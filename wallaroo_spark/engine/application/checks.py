@@ -1,6 +1,6 @@
 """Checks before an application starts. Each one refuses a mistake with a sentence that also names the remedy.
 
-Source: ``docs/pipelines/engine.md#the-application`` and ``docs/pipelines/engine.md#functions-of-stages``.
+Source: ``docs/pipelines/running.md`` and ``docs/pipelines/in-spark.md#functions-of-stages``.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 After a commit, outputs are moved into the tables, and files that nobody needs are deleted.
 
-Source: ``docs/pipelines/engine.md#files``, ``docs/pipelines/engine.md#the-application``,
-``docs/pipelines/engine.md#the-steps-of-a-batch`` and ``docs/pipelines/engine.md#functions-of-stages``.
+Source: ``docs/pipelines/engine.md#files``, ``docs/pipelines/running.md``,
+``docs/pipelines/engine.md#the-steps-of-a-batch`` and ``docs/pipelines/in-spark.md#functions-of-stages``.
 """
 
 from __future__ import annotations

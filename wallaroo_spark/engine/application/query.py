@@ -1,6 +1,6 @@
 """The query of an application: its session, its settings, and its start.
 
-Source: ``docs/pipelines/engine.md#the-application``.
+Source: ``docs/pipelines/running.md``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Functions of stages, run on whole batches as pandas DataFrames, and the values that they are given and return.
 
 A function is given one row for each delivery and returns one row for each of them, with the index of the rows that it
-was given. Source: ``docs/pipelines/engine.md#functions-of-stages``.
+was given. Source: ``docs/pipelines/in-spark.md#functions-of-stages``.
 """
 
 from __future__ import annotations

@@ -106,8 +106,8 @@ class StreamDeclaration(_Declared):
     """How long a member of a group may have a delivery; then it is taken away and given to another member. A member
     that works for longer extends it."""
     retry: RetryPolicy = setting(RetryPolicy(), Kind.SECTION)
-    """Treatment of a group's delivery that did not succeed. After maxAttempts the events of a batch are delivered
-    one at a time, and one that fails again as often goes to deadLetterStream."""
+    """Treatment of a group's delivery that did not succeed. After maxAttempts a batch of events is delivered in
+    halves, until the event that fails is alone; when it has failed as often again, it goes to deadLetterStream."""
     description: str = setting("", Kind.TEXT)
     """A text for people."""
 
