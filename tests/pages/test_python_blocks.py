@@ -333,37 +333,30 @@ def test_the_page_on_sinks(spark: SparkSession, tmp_path: Path) -> None:
     assert DeltaTable(tmp_path / "lake/numbers").to_pyarrow_table().column("value").to_pylist()
 
 
-def test_the_page_on_publish_subscribe(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from wallaroo_spark.pubsub import Topic, publish
-
-    monkeypatch.setenv("COOKIE", "")
-    checkpoint = str(tmp_path / "checkpoint")
-    rows = spark.readStream.format("rate").option("rowsPerSecond", 20).load()
+@pytest.mark.usefixtures("spark")
+def test_the_page_on_publish_subscribe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COOKIE", "secret")
     printed: list[tuple[Any, ...]] = []
     with EmbeddedRedis() as store, FakeWorker() as other:
-        places = {"redis://redis:6379": store.url, "host:7100": other.address}
+        places = {"redis://redis:6379": store.url, "host:7100": other.address, "/data/": f"{tmp_path}/"}
         page = Reader("docs/pubsub.md", places, print=lambda *shown: printed.append(shown))
-        with Topic(spark, "totals", checkpoint=checkpoint, partitions=1, registry=store.url):
-            query = (
-                rows.writeStream.foreachBatch(lambda frame, _: publish(frame, "totals"))
-                .option("checkpointLocation", checkpoint)
-                .start()
-            )
-            by_epoch = page.begin()
-            until(lambda: any(len(shown) == 2 for shown in printed), by_epoch)
-            by_item = page.begin()
-            until(lambda: any(len(shown) == 3 for shown in printed), by_item)
-            bridge = page.begin()
-            until(lambda: other.status()["connected"] == ["bridge"], bridge)
-            other.commit(seconds=SECONDS)
-            query.stop()
-            # One instance name is one program: the page's connector ends, as this one takes its place.
-            with BlockingConnector("other", instance="bridge", workers=other.address) as successor:
-                successor.open("something else")
-                with pytest.raises(RemoteProtocolError, match="takes its place"):
-                    bridge.result(SECONDS)
-        by_epoch.result(SECONDS)
-        by_item.result(SECONDS)
+        publishing = page.begin()
+        until(lambda: "query" in page.names, publishing)
+        by_epoch = page.begin()
+        until(lambda: any(len(shown) == 2 for shown in printed), by_epoch)
+        by_item = page.begin()
+        until(lambda: any(len(shown) == 3 for shown in printed), by_item)
+        bridge = page.begin()
+        until(lambda: other.status()["connected"] == ["bridge"], bridge)
+        other.commit(seconds=SECONDS)
+        page["query"].stop()
+        # One instance name is one program: the page's connector ends, as this one takes its place.
+        with BlockingConnector("other", instance="bridge", workers=other.address) as successor:
+            successor.open("something else")
+            with pytest.raises(RemoteProtocolError, match="takes its place"):
+                bridge.result(SECONDS)
+        for running in (publishing, by_epoch, by_item):
+            running.result(SECONDS)
         page.finish()
 
 

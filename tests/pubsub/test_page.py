@@ -1,4 +1,4 @@
-"""docs/pubsub.md names every argument, tag and code there is, and its vectors are those that are tested."""
+"""docs/pubsub.md names every argument there is, docs/pubsub-protocol.md every tag and code, with tested vectors."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from tests.pubsub.test_messages import VECTORS
 from wallaroo_spark.pubsub.messages import _TAGS, Why
 from wallaroo_spark.pubsub.subscribing.subscription import subscribe
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "pubsub.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+TOPICS = (DOCS / "pubsub.md").read_text(encoding="utf-8")
+PAGE = (DOCS / "pubsub-protocol.md").read_text(encoding="utf-8")
 
 
 def test_every_argument_is_explained() -> None:
-    named = {name for row in re.findall(r"^\| (`.+?) \|", PAGE, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+    named = {name for row in re.findall(r"^\| (`.+?) \|", TOPICS, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
 
     assert set(inspect.signature(subscribe).parameters) - {"topic"} <= named
 
