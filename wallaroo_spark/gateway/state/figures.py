@@ -16,7 +16,8 @@ OK = "ok"
 COMMIT_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Upper bounds of the buckets of the seconds to a commit.
 
-They lie around the measured times of ``docs/performance.md#durable-streams-and-pipelines``; the last one is the limit of a call.
+They lie around the measured times of ``docs/performance.md#durable-streams-and-pipelines``; the last one is the limit
+of a call.
 """
 
 ALWAYS_THERE = ("commit-seconds", "inbox-files", "inbox-events", "inbox-bytes", "inbox-seconds")
