@@ -28,11 +28,12 @@ from tests.pages.reading import Reader, blocks_of, pages, python_blocks
 from tests.pems import Pems
 from tests.waiting import SECONDS, eventually
 from wallaroo_spark import BlockingConnector, Receiver, aqueduct
+from wallaroo_spark.client import Event
 from wallaroo_spark.connector import CONNECTOR_CODES
 from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.registry import EmbeddedRedis
 from wallaroo_spark.registry.embedded import lasting_port
-from wallaroo_spark.testing import FakeWorker, LocalReceiver
+from wallaroo_spark.testing import FakeWorker, LocalReceiver, run_function
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,6 +46,7 @@ TRIED = {
     "docs/doors/opentelemetry.md",
     "docs/pipelines/bulk.md",
     "docs/pipelines/clients.md",
+    "docs/pipelines/in-spark.md",
     "docs/producers.md",
     "docs/pubsub.md",
     "docs/sinks.md",
@@ -288,6 +290,15 @@ async def test_the_page_on_clients() -> None:
     assert printed[0] == ("shop.order.created", {"order": 17, "price": 30})
     assert {event.type for event in gateway.memory.streams["shop/paid"][0]} == {"shop.paid"}
     await gateway.stop()
+
+
+def test_the_page_on_functions_in_spark() -> None:
+    page = Reader("docs/pipelines/in-spark.md")
+    page.run()
+    page.finish()
+
+    orders = [Event("shop.order.created", {"order": number}) for number in (17, 18)]
+    assert [one.output for one in run_function(page["reserve"], orders)] == [{"shelf": 3}, {"shelf": 4}]
 
 
 def test_the_page_for_authors_of_producers() -> None:
