@@ -35,9 +35,9 @@ def test_every_transition_of_every_revision_is_drawn() -> None:
 
 @pytest.mark.parametrize(("name", "diagram"), sink_diagrams().items(), ids=sink_diagrams())
 def test_the_page_of_sinks_has_the_diagrams_of_the_tables(name: str, diagram: str) -> None:
-    written = (DOCS / "connector-sinks.md").read_text(encoding="utf-8")
+    written = (DOCS / "sinks/connector.md").read_text(encoding="utf-8")
 
-    again = "run python -m proving.pages sinks, and put it into docs/connector-sinks.md"
+    again = "run python -m proving.pages sinks, and put it into docs/sinks/connector.md"
     assert diagram in written, f"{name}: {again}"
 
 

@@ -14,7 +14,7 @@ These are the arguments of classes and functions of the package. Each section sh
 tables come the parameters with their types and limits, the docstrings, the flags of the command line, and this page
 (`python -m proving.pages`). A value outside its limits is refused. The options
 of a receiver are on [their own page](options.md), and the settings of sinks and topics on the pages [sinks](sinks.md),
-[connector sinks](connector-sinks.md) and [topics](pubsub.md).
+[connector sinks](sinks/connector.md) and [topics](pubsub.md).
 
 A setting marked *secret* is never shown; in place of its value it takes `env:NAME` or `file:PATH`. Times are seconds.
 """

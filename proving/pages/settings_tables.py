@@ -23,7 +23,7 @@ from wallaroo_spark.sinks.settings import (
 )
 
 TABLES: dict[str, dict[str, Any]] = {
-    "connector-sinks.md": {"sinks.connector": ConnectorSinkSettings},
+    "sinks/connector.md": {"sinks.connector": ConnectorSinkSettings},
     "sinks.md": {
         "sinks.files": FilesSettings,
         "sinks.delta": DeltaSettings,

@@ -1,4 +1,4 @@
-"""docs/pubsub.md names every argument there is, docs/pubsub-protocol.md every tag and code, with tested vectors."""
+"""docs/pubsub.md names every argument there is, docs/pubsub/protocol.md every tag and code, with tested vectors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wallaroo_spark.pubsub.subscribing.subscription import subscribe
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 TOPICS = (DOCS / "pubsub.md").read_text(encoding="utf-8")
-PAGE = (DOCS / "pubsub-protocol.md").read_text(encoding="utf-8")
+PAGE = (DOCS / "pubsub/protocol.md").read_text(encoding="utf-8")
 
 
 def test_every_argument_is_explained() -> None:

@@ -3,7 +3,7 @@
 A driver runs a :class:`Topic` and publishes each batch with :func:`publish`. Another program receives the batches with
 :func:`subscribe`, or forwards them to another Spark application with a :class:`TopicSource`. Modules that need Spark
 are imported on first use, so that a subscriber works without Spark. Source:
-``docs/pubsub-protocol.md#where-it-comes-from``.
+``docs/pubsub/protocol.md#where-it-comes-from``.
 """
 
 from __future__ import annotations

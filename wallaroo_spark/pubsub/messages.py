@@ -3,13 +3,13 @@
 A message is a u32 (big-endian) with the length of the rest, followed by MessagePack objects: ``[tag, []]``, then the
 fields. Each frontier, list of changes and time is wrapped in an array of one element. The payload of :class:`Data` is a
 separate object behind the time and stays encoded, so that rows which are filtered out are never decoded. Source:
-``docs/pubsub-protocol.md#on-the-wire``. The tags and the wrapping are those of Strymon's own implementation.
+``docs/pubsub/protocol.md#on-the-wire``. The tags and the wrapping are those of Strymon's own implementation.
 :class:`Closed` and :class:`SubscriberHello` are additions of this project.
 
 Rows on the wire: one MessagePack binary with an Arrow IPC stream of the schema and one record batch.
 
 Every message contains the schema, so that each message can be decoded alone. Source:
-``docs/pubsub-protocol.md#on-the-wire``.
+``docs/pubsub/protocol.md#on-the-wire``.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The state is pure: without files, sockets or clocks. The shell reports committed
 the next message for each subscriber. The machine keeps only the position of a subscriber; the rows are in files and are
 read when they are sent. A commit wakes every subscriber at once, and all of them need the messages of the same files.
 They share one pass over a file, which keeps the newest of its messages in memory. A subscriber that falls behind these
-messages starts a pass of its own. Source: ``docs/pubsub-protocol.md#where-it-comes-from``.
+messages starts a pass of its own. Source: ``docs/pubsub/protocol.md#where-it-comes-from``.
 """
 
 from __future__ import annotations

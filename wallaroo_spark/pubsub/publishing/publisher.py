@@ -3,7 +3,7 @@
 It serves one partition of a topic from within ``mapInPandas``. Rows are sent only after the commit of their batch. They
 are read from the files beside the checkpoint when a subscriber is ready for them. Its tenancy of the partition has the
 lease, the progress that it reports, and whether the topic has ended. The settings of a topic are here, because they are
-shipped to its publishers. Source: ``docs/pubsub-protocol.md#on-the-wire`` and ``docs/architecture.md#rules``, rule 5.
+shipped to its publishers. Source: ``docs/pubsub/protocol.md#on-the-wire`` and ``docs/architecture.md#rules``, rule 5.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
                                           kept.json                         the oldest retained batch
 
 It is a :class:`BatchLog` with the topic's identity. A batch without a manifest published nothing.
-Source: ``docs/pubsub-protocol.md#on-the-wire``.
+Source: ``docs/pubsub/protocol.md#on-the-wire``.
 """
 
 from __future__ import annotations

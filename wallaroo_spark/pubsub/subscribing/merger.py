@@ -1,6 +1,6 @@
 """Merges the messages of all partitions into one sequence of complete epochs. Pure: without sockets or clocks.
 
-Source: ``docs/pubsub-protocol.md#where-it-comes-from``. Resuming after a lost connection is an addition.
+Source: ``docs/pubsub/protocol.md#where-it-comes-from``. Resuming after a lost connection is an addition.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A subscriber's connections on asyncio, one for each partition, which are re-established when they are lost.
 
-Source: ``docs/pubsub-protocol.md#where-it-comes-from``.
+Source: ``docs/pubsub/protocol.md#where-it-comes-from``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The log of a sink server, and the transactions of its workers, which are built from the records of the log.
 
 ``TRANSACTION[state][event]`` is a transaction's next state. A missing key means that the event cannot happen in the
-state. The diagram in ``docs/connector-sinks.md`` is drawn from this table.
+state. The diagram in ``docs/sinks/connector.md`` is drawn from this table.
 
 When :meth:`Journal.append` returns, the record is on the disk; after an error it is not. The transactions are pure: no
 file, socket or clock. Source: ``docs/protocol.md#sinks``.
