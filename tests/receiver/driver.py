@@ -27,6 +27,7 @@ from wallaroo_spark import Receiver
 from wallaroo_spark.steps import Step, passed
 
 BY_SPARK = "WALLAROO_TEST_STARTED_BY_SPARK"
+LEASE = "WALLAROO_TEST_LEASE_SECONDS"
 STANDBY = "WALLAROO_TEST_STANDBY"
 
 
@@ -52,7 +53,8 @@ def main(directory: Path, port: int, retention: float = 0.0) -> None:
         os.replace(draft, rows / f"{number}.json")
         passed(Step.SINK_WRITTEN)
 
-    options: dict[str, Any] = {"workers": 2, "port": port, "cookie": COOKIE, "lease_seconds": 3}
+    options: dict[str, Any] = {"workers": 2, "port": port, "cookie": COOKIE}
+    options["lease_seconds"] = float(os.environ.get(LEASE, "3"))
     options["stream_retention"] = retention
     if STANDBY in os.environ:
         options |= {"registry": os.environ[STANDBY], "standby": True}

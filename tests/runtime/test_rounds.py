@@ -203,13 +203,13 @@ def test_a_standby_waits_for_an_outage_of_the_registry_and_then_takes_the_lock(w
             raise answer
         return answer
 
-    waits.stand_by(left, lambda: True, Vacancy(grace=0.0), lambda: waited.append(1))
+    waits.stand_by(left, lambda: False, lambda: True, Vacancy(grace=0.0), lambda: waited.append(1))
     assert waited == [1]
 
 
 def test_a_stop_ends_the_wait_of_a_standby(waits: Waits) -> None:
     with pytest.raises(ConfigurationError, match="was stopped while it was starting"):
-        waits.stand_by(lambda: 10.0, lambda: False, Vacancy(grace=5.0), waits.stopping.set)
+        waits.stand_by(lambda: 10.0, lambda: False, lambda: False, Vacancy(grace=5.0), waits.stopping.set)
 
 
 def test_a_standby_needs_a_registry_that_both_drivers_reach() -> None:

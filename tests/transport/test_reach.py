@@ -13,7 +13,7 @@ import pytest
 from tests.waiting import SECONDS
 from wallaroo_spark.errors import TransportError
 from wallaroo_spark.registry.embedded import lasting_port
-from wallaroo_spark.transport import connect, open_access_warning, refuses
+from wallaroo_spark.transport import connect, listens, open_access_warning
 
 from .conftest import Accepting, serving
 
@@ -43,14 +43,14 @@ async def test_a_connection_to_itself_is_refused_and_leaves_the_port_to_a_listen
 async def test_an_address_that_only_answers_itself_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     port = lasting_port()
     async with connections_from(port, monkeypatch):
-        assert await refuses(f"127.0.0.1:{port}")
+        assert await listens(f"127.0.0.1:{port}") is False
 
 
 async def test_an_address_refuses_when_nobody_listens_and_only_then() -> None:
-    assert await refuses(f"127.0.0.1:{lasting_port()}")
+    assert await listens(f"127.0.0.1:{lasting_port()}") is False
     async with serving(Accepting()) as listener:
         host, port = listener.address
-        assert not await refuses(f"{host}:{port}")
+        assert await listens(f"{host}:{port}")
 
 
 @pytest.mark.parametrize("host", ["", "0.0.0.0", "::", "10.0.0.7", "worker-1"])

@@ -181,7 +181,7 @@ class FedQuery:
             )
 
         def take() -> bool:
-            if not checkpoints.lock(files.key, owner, seconds):
+            if not self._waits.take(checkpoints, files.key, owner, seconds):
                 refused[:] = [in_use(str(checkpoints.locked_by(files.key)))]
                 return False
             if owner != self.owner or self._file is not None:

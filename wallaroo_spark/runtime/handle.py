@@ -9,11 +9,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import os
-import socket
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -21,7 +18,8 @@ from wallaroo_spark.errors import ConfigurationError, RegistryError, WallarooErr
 from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.registry import EmbeddedRedis, Lease, Registry
 from wallaroo_spark.runtime.long_jobs import JobRecord, LongJobs, Work
-from wallaroo_spark.runtime.spark_sessions import keep_warm
+from wallaroo_spark.runtime.other_drivers import OtherDrivers, owner_of
+from wallaroo_spark.runtime.spark_sessions import keep_warm, stateless_query
 
 log = one_line("wallaroo_spark.runtime")
 
@@ -58,6 +56,7 @@ class Waits:
     def __init__(self, owner: str) -> None:
         self.stopping = threading.Event()
         self._owner = owner
+        self.gone = OtherDrivers().gone
 
     def ask(self, question: Callable[[], T]) -> T:
         """Call the registry and return its answer; repeat the call while the registry does not answer.
@@ -75,7 +74,7 @@ class Waits:
             self._pause(_ASK_AGAIN_SECONDS)
 
     def hold(self, take: Callable[[], bool], lease_seconds: float, refusal: Callable[[], WallarooError]) -> None:
-        """Take a lock, waiting one lease time, because the lock of a killed owner remains until it expires.
+        """Take a lock, waiting one lease time, because the lock of a killed owner may remain until it expires.
 
         ``take`` tries once and returns whether it has the lock. Raises the error that ``refusal`` makes when another
         owner still has the lock after ``lease_seconds`` and one second more.
@@ -86,18 +85,41 @@ class Waits:
                 raise refusal()
             self._pause(_ASK_AGAIN_SECONDS)
 
+    def take(self, locks: Registry, name: str, owner: str, lease_seconds: float) -> bool:
+        """Take or renew a lock, also that of a driver that is gone; whether ``owner`` has it now.
+
+        Raises :class:`RegistryError`.
+        """
+        return locks.lock(name, owner, lease_seconds) or (
+            self.release_of_gone(locks, name) and locks.lock(name, owner, lease_seconds)
+        )
+
+    def release_of_gone(self, locks: Registry, name: str) -> bool:
+        """Release a lock whose owner is known to be gone; whether that was done. Raises :class:`RegistryError`."""
+        other = locks.locked_by(name)
+        if other is None or not self.gone(other):
+            return False
+        locks.unlock(name, other)
+        log.info("%s: the driver %s is gone; its lock is released", self._owner, other)
+        return True
+
     def stand_by(
-        self, left: Callable[[], float | None], take: Callable[[], bool], vacancy: Vacancy, waiting: Callable[[], Any]
+        self,
+        left: Callable[[], float | None],
+        gone: Callable[[], bool],
+        take: Callable[[], bool],
+        vacancy: Vacancy,
+        waiting: Callable[[], Any],
     ) -> None:
         """Take a lock as soon as its owner is gone, however long that takes; an outage of the registry is waited for.
 
-        ``left`` returns for how many more seconds the lock lasts, None when nobody has it. ``waiting`` is called again
-        and again meanwhile.
+        ``left`` returns for how many more seconds the lock lasts, None when nobody has it; ``gone`` returns whether its
+        owner was known to be gone and the lock is released. ``waiting`` is called again and again meanwhile.
         """
         told = ""
         while True:
             try:
-                if vacancy.look(time.monotonic(), left()) and take():
+                if (vacancy.look(time.monotonic(), left()) or gone()) and take():
                     return
                 waiting()
                 told = ""
@@ -284,7 +306,7 @@ class DriverHandle:
                 option="standby",
             )
         self.name = name
-        self.owner = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
+        self.owner = owner_of(spark)
         self._spark = spark
         self._given_registry = registry
         self._embedded = EmbeddedRedis() if registry == "embedded" else None
@@ -368,7 +390,8 @@ class DriverHandle:
         if self._embedded is not None:
             self._embedded.start()
         leases = self._await_turn(connect)
-        self._waits.hold(self._take_lock, self._lease_seconds, self._name_in_use)
+        take = functools.partial(self._waits.take, leases, self.LOCK, self.owner, self._lease_seconds)
+        self._waits.hold(take, self._lease_seconds, self._name_in_use)
         self._waits.ask(lambda: leases.forget_slots_from(jobs))
         return leases
 
@@ -392,11 +415,12 @@ class DriverHandle:
             waiting()
 
         over = threading.Event()
-        warming = (self._spark, self._tasks, self.MODULES, over)
+        warming = (self._spark, self._tasks, self.MODULES, self._rehearsal, over)
         threading.Thread(target=keep_warm, args=warming, name="wallaroo-standby", daemon=True).start()
         try:
             left = functools.partial(leases.lock_left, self.LOCK)
-            self._waits.stand_by(left, self._take_lock, Vacancy(self._lease_seconds / 2), wait)
+            gone = functools.partial(self._waits.release_of_gone, leases, self.LOCK)
+            self._waits.stand_by(left, gone, self._take_lock, Vacancy(self._lease_seconds / 2), wait)
         finally:
             over.set()
         log.warning("%s %s takes over from the driver %s, which is gone", self.KIND, self.name, other)
@@ -404,6 +428,10 @@ class DriverHandle:
         with contextlib.suppress(RegistryError):
             leases.unlock(STANDBY, self.owner)
         return leases
+
+    def _rehearsal(self, spark: Any) -> Any:
+        """The writer of a query like that of this handle, which a standby runs once while it waits."""
+        return stateless_query(spark)
 
     def _other(self) -> str | None:
         """The driver that has the lock of the name; None when nobody has it."""

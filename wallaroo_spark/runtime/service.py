@@ -25,7 +25,7 @@ from wallaroo_spark.event_loop import BackgroundTasks
 from wallaroo_spark.registry import Lease
 from wallaroo_spark.runtime.listening import ListenSettings, tls_context
 from wallaroo_spark.runtime.python_tasks import rare_collections
-from wallaroo_spark.transport import ByteStream, Listener, refuses
+from wallaroo_spark.transport import ByteStream, Listener, listens
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -118,7 +118,7 @@ class Tenancy:
         """
         lease = (await self.ask(self._leases.leases)).get(self._number)
         address = (lease.flight or lease.connect) if lease is not None else ""
-        if lease is None or not address or not await refuses(address):
+        if lease is None or not address or await listens(address) is not False:
             return False
         log.warning("%s: its holder %s is gone; its lease is released", self._name, lease.holder)
         await self.ask(functools.partial(self._leases.release, lease))

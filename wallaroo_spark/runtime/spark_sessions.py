@@ -161,9 +161,12 @@ BATCH_SECONDS = 120.0
 _LOOK_SECONDS = 0.2
 
 
-def keep_warm(spark: Any, tasks: int, modules: Sequence[str], over: threading.Event) -> None:
+def keep_warm(
+    spark: Any, tasks: int, modules: Sequence[str], rehearsal: Callable[[Any], Any], over: threading.Event
+) -> None:
     """Prepare Spark again and again until ``over`` is set; ``tasks`` processes import ``modules``.
 
+    ``rehearsal`` makes the writer of a streaming query for a session. It runs until it has committed a batch, once.
     Raises nothing: what cannot be prepared is done at the take-over. Does nothing for a client of Spark Connect.
     """
     if classic_context(spark) is None:
@@ -173,7 +176,7 @@ def keep_warm(spark: Any, tasks: int, modules: Sequence[str], over: threading.Ev
         try:
             spark.range(0, tasks, 1, tasks).mapInPandas(_importing(modules), "id bigint").collect()
             if first:
-                _run_batch(spark, over)
+                rehearse(rehearsal(spark), over)
         except Exception as error:
             log.debug("a standby could not prepare Spark: %s", error)
         first = False
@@ -188,13 +191,26 @@ def _importing(modules: Sequence[str]) -> Callable[[Iterator[Any]], Iterator[Any
     return rows
 
 
-def _run_batch(spark: Any, over: threading.Event) -> None:
-    """Run a streaming query without a checkpoint of its own until it has committed a batch."""
+def stateless_query(spark: Any) -> Any:
+    """The writer of a query whose rows pass a Python process, as those of a receiver do; it writes nothing."""
     rows = spark.readStream.format("rate").load().mapInPandas(_importing(()), "timestamp timestamp, value bigint")
-    query = rows.writeStream.format("noop").queryName("wallaroo standby").start()
+    return rows.writeStream.format("noop")
+
+
+def rehearse(writer: Any, over: threading.Event) -> bool:
+    """Run a streaming query without a checkpoint of its own until it has committed a batch with rows.
+
+    Returns whether it has; False when ``over`` is set before or it takes too long. Raises the query's error.
+    """
+    query = writer.queryName("wallaroo standby").start()
     try:
         for _ in range(int(BATCH_SECONDS / _LOOK_SECONDS)):
-            if not query.isActive or query.lastProgress is not None or over.wait(_LOOK_SECONDS):
+            if any(batch.numInputRows for batch in query.recentProgress):
+                return True
+            if not query.isActive:
+                raise query.exception()
+            if over.wait(_LOOK_SECONDS):
                 break
+        return False
     finally:
         query.stop()

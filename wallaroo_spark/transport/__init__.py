@@ -5,7 +5,7 @@ both directions.
 """
 
 from wallaroo_spark.transport.address import advertised, format_address, parse_address, parse_addresses
-from wallaroo_spark.transport.reach import open_access_warning, reachable_host, refuses
+from wallaroo_spark.transport.reach import listens, open_access_warning, reachable_host
 from wallaroo_spark.transport.tcp import (
     FREE_SECONDS,
     ByteStream,

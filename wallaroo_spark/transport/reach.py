@@ -13,7 +13,7 @@ from wallaroo_spark.transport.address import parse_address
 from wallaroo_spark.transport.tcp import connect
 
 _PROBE_PAUSE = 0.5
-"""Seconds between the two probes of :func:`refuses`. A choice: a restarting listener is back by then."""
+"""Seconds between the two probes of :func:`listens`. A choice: a restarting listener is back by then."""
 _PROBE_SECONDS = 2.0
 """Limit of one probe, in seconds. A choice."""
 _WILDCARDS = ("", "0.0.0.0", "::")
@@ -42,20 +42,23 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-async def refuses(address: str) -> bool:
-    """Whether no listener is at an address: it refuses two connections in a row, ``_PROBE_PAUSE`` seconds apart."""
+async def listens(address: str) -> bool | None:
+    """Whether a listener is at an address; None when no answer comes, which shows nothing.
+
+    False: it refuses two connections in a row, ``_PROBE_PAUSE`` seconds apart.
+    """
     host, port = parse_address(address)
     for pause in (_PROBE_PAUSE, 0.0):
         try:
             stream = await connect(host, port, timeout=_PROBE_SECONDS)
         except TransportError as error:
             if error.fields["reason"] != "refused":
-                return False
+                return None
             await asyncio.sleep(pause)
         else:
             await stream.close()
-            return False
-    return True
+            return True
+    return False
 
 
 def reachable_host(bound: str, registry: str) -> str:

@@ -111,6 +111,20 @@ def test_a_mount_without_locks_has_a_mark_and_names_no_other_driver_for_nothing(
         running.renew()
 
 
+def test_the_mark_of_a_driver_that_is_known_to_be_gone_is_not_watched(tmp_path: Path) -> None:
+    marking(tmp_path).take("the killed driver")
+    asked: list[str] = []
+
+    def gone(owner: str) -> bool:
+        asked.append(owner)
+        return len(asked) > 1
+
+    other = FolderLock(str(tmp_path), seconds=3600.0, wait=lambda seconds: False, gone=gone)
+    other._folder.local = False
+    other.take("another")
+    assert asked == ["the killed driver"] * 2
+
+
 @pytest.mark.parametrize("restored", [True, False], ids=["restored", "gone"])
 def test_a_driver_whose_folder_was_moved_and_restored_ends(tmp_path: Path, restored: bool) -> None:
     folder = tmp_path / "shop"

@@ -186,8 +186,9 @@ class Application(DriverHandle):
         if settings.delta:
             DeltaLogs(for_tasks(settings.folder, self._spark))
         spark_checks.registry_reach(settings.registry, self._spark.sparkContext.master)
-        waiting = self._waits.stopping.wait
-        folder_lock = self._folder_lock = FolderLock(settings.folder, self._spark, settings.lease_seconds, waiting)
+        folder_lock = self._folder_lock = FolderLock(
+            settings.folder, self._spark, settings.lease_seconds, self._waits.stopping.wait, self._waits.gone
+        )
         connect = partial(application_registry, application=self.name, lease_seconds=settings.lease_seconds)
         if settings.standby:
             # First, because the other driver's schema must not change, and because its mark is watched meanwhile.
@@ -216,6 +217,9 @@ class Application(DriverHandle):
         # The query comes second: Spark gives a process of it ten seconds to start, and those of gateways compete.
         self._await_jobs()
         self._start_query()
+
+    def _rehearsal(self, spark: Any) -> Any:
+        return query.rehearsal(spark)
 
     def _await_folder(self, folder_lock: FolderLock) -> None:
         """As a standby, take the lock of the folder, which a driver that is stopped has until it goes on or ends."""

@@ -33,7 +33,8 @@ _LOOK_SECONDS = 0.5
 class FolderLock:
     """The lock of one folder; ``seconds`` is the time for which the mark of another driver is watched.
 
-    ``wait`` waits for some seconds, and returns whether the start is given up; None: it only waits. One thread takes
+    ``wait`` waits for some seconds, and returns whether the start is given up; None: it only waits. ``gone`` returns
+    whether the driver with an owner's name is known to be gone, so that its mark need not be watched. One thread takes
     and releases the lock; another one may renew it meanwhile.
     """
 
@@ -43,9 +44,10 @@ class FolderLock:
         spark: Any = None,
         seconds: float = 10.0,
         wait: Callable[[float], bool] | None = None,
+        gone: Callable[[str], bool] = lambda owner: False,
     ) -> None:
         self._folder = SidecarFolder(folder, spark=spark)
-        self._seconds, self._wait = seconds, wait or threading.Event().wait
+        self._seconds, self._wait, self._gone = seconds, wait or threading.Event().wait, gone
         self._file: IO[str] | None = None
         self._owner = ""
         """The owner of the mark; empty when there is none of this driver."""
@@ -136,9 +138,11 @@ class FolderLock:
                     self._folder.delete(MARK)
 
     def _watch_mark(self) -> None:
-        """Return once the mark of another driver is gone, or has stayed the same for the whole time."""
+        """Return once another driver or its mark is gone, or the mark has stayed the same for the whole time."""
         found = self._saw(self._folder.read(MARK))
         while found is not None and time.monotonic() < self._seen_at + self._seconds:
+            if self._gone(_owner_of(found)):
+                return
             if self._wait(min(_LOOK_SECONDS, self._seconds / RENEWALS)):
                 return
             now = self._folder.read(MARK)

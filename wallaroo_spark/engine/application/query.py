@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from wallaroo_spark.engine.application.settings import ApplicationSettings
-from wallaroo_spark.engine.operator.processor import run_keys
+from wallaroo_spark.engine.operator.processor import Rehearsal, run_keys
 from wallaroo_spark.engine.set_aside import NOTHING, SetAside
 from wallaroo_spark.engine.source import register
 from wallaroo_spark.errors import ConfigurationError
@@ -100,6 +100,14 @@ def start_query(
     )
     with quick_on_local_disk(session, local_checkpoint):
         return writer.start()
+
+
+def rehearsal(spark: Any) -> Any:
+    """The writer of a stateful query with the settings and the steps of an application's, which writes nothing."""
+    rows = query_session(spark, 1).readStream.format("rate").load().groupBy("value")
+    changed = rows.transformWithStateInPandas(Rehearsal(), "value bigint", "Append", "None")
+    passing = "value bigint"
+    return changed.writeStream.foreachBatch(lambda batch, _: batch.mapInArrow(lambda parts: parts, passing).collect())
 
 
 def sealing(

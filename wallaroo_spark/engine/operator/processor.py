@@ -130,6 +130,25 @@ class KeyProcessor(StatefulProcessor):
         """Nothing is open."""
 
 
+class Rehearsal(StatefulProcessor):
+    """Does for each key what Spark and the process of a task are slow at for the first time."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Called once in each task."""
+        TASK_PROCESS.prepare()
+        self._entries = StateEntries(handle.getMapState("entries", "k binary", "v binary"))
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[pd.DataFrame]:
+        """Read, write and delete an entry of one key."""
+        for frame in rows:
+            if self._entries.get(b"key") is None:
+                self._entries.write({b"key": b"value", b"other": None})
+            yield frame[["value"]]
+
+    def close(self) -> None:
+        """Called at the end of each task."""
+
+
 class StateEntries(Mapping[bytes, bytes]):
     """The entries of the current key in Spark's state store."""
 
