@@ -14,6 +14,7 @@ from tests.waiting import SECONDS, eventually
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.receiver import Receiver
 from wallaroo_spark.registry import EmbeddedRedis
+from wallaroo_spark.sidecar import task_access
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -179,6 +180,28 @@ def test_what_cannot_be_adopted_fails_with_the_reason_and_a_remedy(
     # The refused query is gone, and the next one is adopted.
     sound = started(receiver.stream(), Batches(), tmp_path / "sound")
     eventually(lambda: receiver.status().query.id == sound.id and receiver.status().query.state == "running")
+
+
+def test_a_disk_that_the_machines_of_a_cluster_do_not_share_is_not_adopted_and_left_unlocked(
+    receiver: Receiver, feeders: Feeders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches, checkpoint = Batches(), tmp_path / "checkpoint"
+    with monkeypatch.context() as on:
+        # As executors on other machines see it: the same path, another disk.
+        on.setattr(task_access, "on_one_machine", lambda master: False)
+        on.setattr(task_access, "for_tasks", lambda location, session: str(tmp_path / "another disk"))
+        text = why_it_fails(started(receiver.stream(), batches, checkpoint)).replace("\n", " ")
+        assert f"was not adopted: receiver 'orders' needs file://{checkpoint}" in text
+        assert "give a location that all machines share" in text
+        assert receiver.status().query.state in ("none", "stopped", "failed")
+    assert batches.all == []
+    assert not any((checkpoint / "commits").iterdir())
+
+    # The folder is refused for where it is, and has no trace of that: the machines share it now.
+    query = started(receiver.stream(), batches, checkpoint)
+    feeders.feed(feeders.connect("shared", addresses(receiver)), numbered("shared", 1, 5)).result(SECONDS)
+    assert batches.values("shared") == payloads("shared", 1, 5)
+    assert receiver.status().query.id == query.id
 
 
 def test_a_second_query_fails_and_the_first_goes_on(receiver: Receiver, feeders: Feeders, tmp_path: Path) -> None:
