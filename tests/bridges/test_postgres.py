@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from proving.servers.postgres import PostgresServer
-from tests.bridges.support import Bridging
+from tests.bridges.support import Bridging, refused
 from tests.waiting import SECONDS, eventually
 from wallaroo_spark.testing import FakeWorker
 
@@ -38,9 +38,9 @@ class Database:
     def slot(self) -> list[Any]:
         return self.run("SELECT active, confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = %s", self.name)
 
-    def changes(self) -> tuple[str, ...]:
+    def changes(self, dsn: str = "") -> tuple[str, ...]:
         names = ("--tables", self.name, "--slot", self.name, "--publication", self.name)
-        return ("postgres", self.dsn, *names)
+        return ("postgres", dsn or self.dsn, *names)
 
     def rows(self) -> tuple[str, ...]:
         return ("postgres-table", self.dsn, self.name, "--poll", "0.05")
@@ -148,6 +148,63 @@ def test_a_slot_that_is_gone_is_an_error_because_changes_are_lost(
     assert "[source-changed]" in bridging.output
 
 
+def test_a_slot_whose_log_the_server_has_deleted_is_an_error_at_once(
+    database: Database, worker: FakeWorker, tmp_path: Path
+) -> None:
+    bridging = Bridging(worker, tmp_path, *database.changes())
+    with bridging.running(), worker.committing():
+        begun(bridging, database)
+        database.insert(0, 3)
+        bridging.wait(3)
+    eventually(lambda: not any(active for active, _ in database.slot()))
+    database.run("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'")
+    database.run("SELECT pg_reload_conf()")
+    try:
+        lost = "SELECT wal_status = 'lost' FROM pg_replication_slots WHERE slot_name = %s"
+        for _ in range(20):
+            database.run("SELECT pg_logical_emit_message(false, 'other', 'x')")
+            database.run("SELECT pg_switch_wal()")
+            database.run("CHECKPOINT")
+            if database.run(lost, database.name)[0][0]:
+                break
+        said = refused(bridging)
+    finally:
+        database.run("ALTER SYSTEM RESET max_slot_wal_keep_size")
+        database.run("SELECT pg_reload_conf()")
+
+    assert f"the server has deleted its log in front of the replication slot '{database.name}'" in said
+    assert "max_slot_wal_keep_size" in said
+    assert "[source-changed]" in said
+
+
+def test_a_server_whose_log_ends_before_the_committed_place_is_an_error(
+    database: Database, worker: FakeWorker, tmp_path: Path
+) -> None:
+    bridging = Bridging(worker, tmp_path, *database.changes())
+    for _ in range(3):
+        # Ahead of a server that has just been made.
+        database.run("SELECT pg_logical_emit_message(false, 'other', 'x')")
+        database.run("SELECT pg_switch_wal()")
+    with bridging.running(), worker.committing():
+        begun(bridging, database)
+        database.insert(0, 3)
+        bridging.wait(3)
+    other = PostgresServer()
+    try:
+        # A server that was made of an older copy: its log is behind.
+        other.start()
+        with psycopg.connect(other.dsn, autocommit=True) as connection:
+            connection.execute(f"CREATE TABLE {database.name} (id bigserial PRIMARY KEY, value text)")
+            connection.execute(f"CREATE PUBLICATION {database.name} FOR TABLE {database.name}")
+            connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [database.name])
+            said = refused(Bridging(worker, tmp_path, *database.changes(other.dsn)))
+    finally:
+        other.remove()
+
+    assert "the log of the server ends at" in said
+    assert "[source-changed]" in said
+
+
 @pytest.mark.long
 def test_a_server_that_is_started_again_is_followed(tmp_path: Path, worker: FakeWorker) -> None:
     server = PostgresServer()
@@ -200,6 +257,51 @@ def test_a_row_that_is_committed_behind_one_with_a_greater_key_is_not_passed(
         bridging.wait(2)
 
     assert [json.loads(one)["value"] for one in bridging.values()] == ["early", "late"]
+
+
+@pytest.mark.parametrize(
+    "change", ["TRUNCATE {name} RESTART IDENTITY", "DROP TABLE {name}"], ids=["truncated", "made again"]
+)
+@pytest.mark.parametrize("running", [True, False], ids=["while it runs", "while it is away"])
+def test_a_table_whose_keys_begin_anew_is_an_error(
+    database: Database, worker: FakeWorker, tmp_path: Path, change: str, running: bool
+) -> None:
+    bridging = Bridging(worker, tmp_path, *database.rows())
+
+    def begin_anew() -> None:
+        database.run(change.format(name=database.name))
+        database.run(f"CREATE TABLE IF NOT EXISTS {database.name} (id bigserial PRIMARY KEY, value text)")
+        database.insert(10, 12)
+
+    with bridging.running() as process, worker.committing():
+        database.insert(0, 5)
+        bridging.wait(5)
+        if running:
+            begin_anew()
+            assert process.wait(SECONDS) == 1
+    if not running:
+        begin_anew()
+        refused(bridging)
+
+    said = bridging.output
+    assert f"table {database.name} has numbered its keys up to 2, and the key 5 is committed" in said
+    assert "[source-changed]" in said
+
+
+def test_a_table_without_rows_is_waited_for(database: Database, worker: FakeWorker, tmp_path: Path) -> None:
+    bridging = Bridging(worker, tmp_path, *database.rows())
+    with bridging.running(), worker.committing():
+        database.insert(0, 5)
+        bridging.wait(5)
+        # Its sequence goes on, so nothing is missed.
+        database.run(f"DELETE FROM {database.name}")
+        database.insert(5, 7)
+        bridging.wait(7)
+        database.run(f"TRUNCATE {database.name}")
+        database.insert(7, 9)
+        bridging.wait(9)
+
+    assert [json.loads(one)["value"] for one in bridging.values()] == [str(number) for number in range(9)]
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,9 @@ GROUP_ROWS = 512
 FEEDBACK_SECONDS = 10.0
 """Longest time between two messages to the server, which ends a connection after 60 s without one by default."""
 _EPOCH_MICROS = 946_684_800_000_000
+_END = """
+SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END) - '0/0'::pg_lsn
+"""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -137,7 +140,27 @@ class ChangesStream(BridgedStream):
                     tables = sql.SQL("TABLE {}").format(sql.SQL(", ").join(names)) if names else sql.SQL("ALL TABLES")
                     made = sql.SQL("CREATE PUBLICATION {} FOR {}").format(sql.Identifier(settings.publication), tables)
                     await connection.execute(made)
-                if not await one("SELECT 1 FROM pg_replication_slots WHERE slot_name = %s", settings.slot):
+                end = await one(_END)
+                if lsn_of(after or 0) > end:
+                    raise ReplayError(
+                        f"the log of the server ends at {lsn_text(int(end))}, and changes are committed up to "
+                        f"{lsn_text(lsn_of(after or 0))}: it is another server, or an older copy of it; compare the "
+                        "tables, then use another --instance to begin anew",
+                        code="source-changed",
+                        source=self.name,
+                    )
+                slot = await one(
+                    "SELECT coalesce(wal_status, '') FROM pg_replication_slots WHERE slot_name = %s", settings.slot
+                )
+                if slot == "lost":
+                    raise ReplayError(
+                        f"the server has deleted its log in front of the replication slot {settings.slot!r} "
+                        "(max_slot_wal_keep_size), so changes are lost; compare the tables, drop the slot, then use "
+                        "another --slot to begin anew",
+                        code="source-changed",
+                        source=self.name,
+                    )
+                if slot is None:
                     if after:
                         raise ReplayError(
                             f"PostgreSQL has no replication slot {settings.slot!r} any more, and changes are committed "

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, LiteralString
 from wallaroo_spark.bridges.bridge import Bridge, Promise
 from wallaroo_spark.bridges.streams import BridgedStream
 from wallaroo_spark.connector import Record
-from wallaroo_spark.errors import ConfigurationError, one_line
+from wallaroo_spark.errors import ConfigurationError, ReplayError, one_line
 from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.settings import Kind, row, setting
 
@@ -38,6 +38,12 @@ WHERE locktype = 'relation' AND granted AND pid IS DISTINCT FROM pg_backend_pid(
   AND relation IN (SELECT %(table)s::regclass UNION SELECT relid FROM pg_partition_tree(%(table)s::regclass))
   AND mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
 """
+
+_NUMBERED: LiteralString = """
+SELECT seqrelid::regclass::text, pg_sequence_last_value(seqrelid::regclass) FROM pg_sequence
+WHERE seqrelid = pg_get_serial_sequence(%(table)s, %(key)s)::regclass AND has_sequence_privilege(seqrelid, 'SELECT')
+"""
+"""The sequence of the key, where the user may read it, and its last number; none where it has given none."""
 
 _KEY: LiteralString = """
 SELECT format_type(a.atttypid, NULL),
@@ -114,6 +120,7 @@ class TableStream(BridgedStream):
                     raise self._unfit(f"has the key {first}, and a reference is above 0; use another column")
                 yield []
                 if last is None or last <= (after or 0):
+                    await self._check_numbers(connection, after or 0)
                     await asyncio.sleep(self._settings.poll)
                     continue
                 await self._settled(connection)
@@ -121,6 +128,19 @@ class TableStream(BridgedStream):
                     yield [Record(number, text.encode()) for number, text in found]
                     after = found[-1][0]
                 after = last
+
+    async def _check_numbers(self, connection: AsyncConnection, after: int) -> None:
+        """Raise :class:`ReplayError` where the numbers of the keys have begun anew, below what is committed."""
+        for sequence, number in await (await connection.execute(_NUMBERED, self._names)).fetchall():
+            if number is not None and number < after:
+                raise ReplayError(
+                    f"table {self.name} has numbered its keys up to {number}, and the key {after} is committed: it was "
+                    f"made again, or {sequence} was set back, so new rows have keys that are passed already; set the "
+                    "sequence behind that key before rows are added, or use another --instance to send all rows anew",
+                    code="source-changed",
+                    source=self.name,
+                    reference=after,
+                )
 
     async def _settled(self, connection: AsyncConnection) -> None:
         """Wait for the end of the transactions that write to the table now."""
