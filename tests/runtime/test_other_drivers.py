@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import socket
+from typing import cast
 
 import pytest
 
+from wallaroo_spark.registry import Registry
 from wallaroo_spark.registry.embedded import lasting_port
 from wallaroo_spark.runtime import other_drivers
 from wallaroo_spark.runtime.handle import Waits
@@ -102,8 +104,8 @@ def test_the_lock_of_a_driver_that_is_gone_is_taken_and_no_other(caplog: pytest.
     with socket.create_server(("127.0.0.1", 0)) as port:
         lives = f"{HERE}/8/cafe/127.0.0.1:{port.getsockname()[1]}"
         locks = Locks(receiver=gone, checkpoint=lives)
-        assert waits.take(locks, "receiver", "me", 10.0)  # type: ignore[arg-type]  # the part that is used
-        assert not waits.take(locks, "checkpoint", "me", 10.0)  # type: ignore[arg-type]
+        taken = [waits.take(cast("Registry", locks), name, "me", 10.0) for name in ("receiver", "checkpoint")]
+    assert taken == [True, False]
     assert locks.owners == {"receiver": "me", "checkpoint": lives}
     assert [record.getMessage() for record in caplog.records] == [
         f"receiver 'orders': the driver {gone} is gone; its lock is released"

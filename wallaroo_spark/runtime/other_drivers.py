@@ -26,7 +26,7 @@ _LOOK_SECONDS = 1.0
 def owner_of(spark: Any) -> str:
     """A new owner for the locks of a driver with this session, with its address where that can be read."""
     owner = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
-    context = classic_context(spark) if spark is not None else None
+    context: Any = classic_context(spark)
     try:
         conf = context.getConf()
         host, port = conf.get("spark.driver.host"), int(conf.get("spark.driver.port"))
