@@ -137,6 +137,14 @@ def test_files_are_listed_shown_and_copied(tmp_path: Path) -> None:
     ]
 
 
+def test_the_folder_of_copies_is_named_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    ended = CliRunner().invoke(cli, ["files", "jobs", "--to", "."])
+
+    assert ended.output == f"Copied 1 file to {tmp_path}.\n"
+
+
 def test_an_unknown_file_is_named() -> None:
     ended = CliRunner().invoke(cli, ["files", "docs/nothing.md"])
 

@@ -148,7 +148,7 @@ def files(
     chosen = [one for matching in found.values() for one in matching] if wanted else known
     if target is not None:
         copied = _copy(chosen, target)
-        print_result(as_json, {"copied": copied}, f"Copied {count(len(copied), 'file')} to {target}.")
+        print_result(as_json, {"copied": copied}, f"Copied {count(len(copied), 'file')} to {target.resolve()}.")
     elif as_json or not wanted:
         print_result(as_json, {"files": chosen}, "\n".join(known))
     else:
