@@ -17,9 +17,9 @@ from click.testing import CliRunner
 from tests.cli.conftest import PROGRAM
 from tests.waiting import SECONDS
 from wallaroo_spark.cli.main import cli
-from wallaroo_spark.cli.tools.dev import _Batches, _View, _Watcher
+from wallaroo_spark.cli.tools.dev import _Batches, _View, _Watcher, remove_unless_failed
 from wallaroo_spark.connector import BlockingConnector
-from wallaroo_spark.errors import RemoteProtocolError
+from wallaroo_spark.errors import ConfigurationError, RemoteProtocolError
 from wallaroo_spark.protocol import DRAFT_BE, Error, Hello, Notify, Ok
 from wallaroo_spark.wiretap.proxy import End
 from wallaroo_spark.wiretap.recording import Recorder
@@ -130,3 +130,13 @@ def test_a_line_to_copy_is_printed_for_the_client_of_each_door(capsys: pytest.Ca
 
     _View(as_json=True, frames=False).ready("h:7100", "c", "redis://h", "", doors)
     assert json.loads(capsys.readouterr().out)["doors"] == doors
+
+
+@pytest.mark.parametrize(("error", "kept"), [(None, False), (KeyboardInterrupt, False), (ConfigurationError, True)])
+def test_the_log_that_an_error_names_is_kept(tmp_path: Path, error: type[BaseException] | None, kept: bool) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+
+    remove_unless_failed(home, error)
+
+    assert home.exists() == kept

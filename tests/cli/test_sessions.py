@@ -13,7 +13,7 @@ import pytest
 
 from tests.class_archive import java_options
 from tests.conftest import ROOT
-from tests.waiting import SECONDS
+from tests.waiting import SECONDS, eventually
 from wallaroo_spark.cli.sessions import LOG4J, defaults, log_to, quick_processes, without_noisy_lines
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.runtime.spark_checks import VFORK
@@ -130,6 +130,32 @@ def test_a_session_on_this_machine_is_on_loopback_without_a_ui() -> None:
         assert (found["spark.ui.enabled"], found["spark.ui.showConsoleProgress"]) == ("false", "false")
         assert LOG4J.as_uri() in found["spark.driver.extraJavaOptions"]
         assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.1"
+
+
+@pytest.mark.spark
+def test_java_does_not_outlive_a_program_that_is_interrupted_while_it_starts(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
+    (tmp_path / "orders.yaml").write_text(
+        "receiver: orders\nregistry: embedded\nworkers: 1\nport: 0\ncookie: secret\ncheckpoint: ./checkpoint\n"
+        "sink:\n  format: noop\n",
+        encoding="utf-8",
+    )
+    command = [VERB, "receive", "orders.yaml"]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL) as process:
+        own = psutil.Process(process.pid)
+
+        def starting() -> list[psutil.Process]:
+            return [one for one in own.children() if any("SparkSubmit" in word for word in one.cmdline())]
+
+        started = eventually(starting, "Java starts")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(SECONDS) == 130
+    _, left = psutil.wait_procs(started, timeout=10)
+    for one in left:
+        one.kill()
+
+    assert len(started) == 1
+    assert left == []
 
 
 @pytest.mark.parametrize(("home", "said"), [("/nowhere", "JAVA_HOME is '/nowhere'"), ("", "JAVA_HOME is not set")])

@@ -15,6 +15,7 @@ import os
 import re
 import select
 import shutil
+import signal
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -119,21 +120,38 @@ def session_for(name: str, settings: Mapping[str, str], slots: int, *, quiet: bo
         return active, False
     silence = without_noise() if quiet else contextlib.nullcontext()
     with refusal("Spark did not start", "see Spark's own messages", code="spark-not-started"), silence:
-        session = builder(name, settings, slots).getOrCreate()
+        session = started(name, settings, slots)
     with contextlib.suppress(Exception):
         # Spark Connect has no context, and logs elsewhere.
         session.sparkContext.setLogLevel("ERROR")
     return session, True
 
 
-def builder(name: str, settings: Mapping[str, str], slots: int) -> Any:
-    """The builder of a session with these settings and the defaults beside them."""
+def started(name: str, settings: Mapping[str, str], slots: int) -> Any:
+    """Start a session with these settings and the defaults beside them."""
     from pyspark.sql import SparkSession
 
     made = SparkSession.builder.appName(name)
     for key, value in {**defaults(settings, slots), **settings}.items():
         made = made.config(key, value)
-    return made
+    others = _children()
+    try:
+        return made.getOrCreate()
+    except KeyboardInterrupt:
+        # PySpark forgets a Java that has not told its port yet, and that one would run for ever.
+        for process in _children() - others:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        raise
+
+
+def _children() -> set[int]:
+    """The processes that this one has started; none where the system has no ``/proc``."""
+    found = set[int]()
+    for file in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found.update(map(int, file.read_text().split()))
+    return found
 
 
 def defaults(settings: Mapping[str, str], slots: int) -> dict[str, str]:

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from wallaroo_spark.cli.sessions import builder, log_to, refusal
+from wallaroo_spark.cli.sessions import log_to, refusal, started
 
 TASK_SLOTS = 4
 _ORDER = "shop string, time timestamp, quantity long, cents long"
@@ -58,7 +58,7 @@ def make_session(folder: Path) -> SparkSession:
     }
     os.environ["PYSPARK_PYTHON"] = sys.executable
     with refusal("Spark did not start", f"see {folder / 'spark.log'}", code="spark-not-started"):
-        session: SparkSession = builder("wallaroo-spark demo", settings, TASK_SLOTS).getOrCreate()
+        session: SparkSession = started("wallaroo-spark demo", settings, TASK_SLOTS)
     return session
 
 

@@ -102,12 +102,18 @@ def up(
     recorder = None if capture is None else Recorder(capture, listen)
     with Signals() as signals, contextlib.ExitStack() as stack:
         if folder is None:
-            stack.callback(shutil.rmtree, home, ignore_errors=True)
+            stack.push(lambda error, *_: remove_unless_failed(home, error))
         if recorder is not None:
             stack.callback(recorder.close)
         _run(home, listen, options, view, _Watcher(view, recorder or Watcher()), signals)
     view.say(f"Stopped; {count(view.rows, 'row')} committed.")
     exit_after_interrupt(signals.received)
+
+
+def remove_unless_failed(home: Path, error: type[BaseException] | None) -> None:
+    """Remove the folder, but for the log that an error names."""
+    if error is None or not issubclass(error, Exception):
+        shutil.rmtree(home, ignore_errors=True)
 
 
 def _run(home: Path, listen: str, options: dict[str, str], view: _View, watcher: _Watcher, signals: Signals) -> None:
