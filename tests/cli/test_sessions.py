@@ -132,6 +132,27 @@ def test_a_session_on_this_machine_is_on_loopback_without_a_ui() -> None:
         assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.1"
 
 
+SEARCHING = """
+from wallaroo_spark.cli.sessions import started
+spark = started("a long error", {}, 1)
+pattern = spark._jvm.org.apache.spark.sql.execution.streaming.runtime.StreamExecution.PROXY_ERROR()
+text = "py4j.protocol.Py4JJavaError: An error occurred while calling" + "x" * 12_000
+print(pattern.findFirstIn(text + "java.io.InterruptedIOException: ended").isDefined())
+"""
+
+
+@pytest.mark.spark
+def test_spark_searches_a_long_error_of_an_interrupted_batch(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
+    environment["SPARK_SUBMIT_OPTS"] = java_options()
+    ended = subprocess.run(
+        [sys.executable, "-c", SEARCHING],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+
+    assert ended.stdout == "True\n", ended.stderr
+
+
 @pytest.mark.spark
 def test_java_does_not_outlive_a_program_that_is_interrupted_while_it_starts(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
