@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from tests.bridges.support import Bridging
+from tests.bridges.support import Bridging, refused
 from tests.cli.conftest import Run
 from wallaroo_spark.bridges.sources.redis_stream import EntryStream, RedisBridge
 from wallaroo_spark.errors import ConfigurationError, ReplayError
@@ -33,6 +33,41 @@ def test_entries_are_sent_once_although_the_bridge_is_killed(
     assert [json.loads(one) for one in bridging.values()] == [
         {"number": str(number), "raw": "\\xff"} for number in range(1001)
     ]
+
+
+def test_evil_entries_are_sent_as_they_are(redis_url: str, worker: FakeWorker, tmp_path: Path) -> None:
+    name = f"clicks-{uuid.uuid4().hex[:8]}"
+    entries: list[tuple[bytes | str, ...]] = [
+        ("1-1", "a", "1", "a", "2"),
+        ("1-2", b"\xff", "1", "\\xff", "2"),
+        ("1-3", "", b"\0\xed\xa0\x80"),
+        # Milliseconds behind the year 2262.
+        ("9300000000000-0", "a", "late"),
+    ]
+    bridging = Bridging(worker, tmp_path, "redis", redis_url, name)
+    with Redis.from_url(redis_url) as server:
+        for entry in entries:
+            server.execute_command("XADD", name, *entry)
+        with bridging.running(), worker.committing():
+            bridging.wait(4)
+
+    assert [json.loads(one, object_pairs_hook=list) for one in bridging.values()] == [
+        [("a", "1"), ("a", "2")],
+        [("\\xff", "1"), ("\\xff", "2")],
+        [("", "\0\\xed\\xa0\\x80")],
+        [("a", "late")],
+    ]
+    assert worker.committed["event_time"].to_pylist()[3] is None
+
+
+def test_a_key_that_is_no_stream_is_refused(redis_url: str, worker: FakeWorker, tmp_path: Path) -> None:
+    name = f"clicks-{uuid.uuid4().hex[:8]}"
+    with Redis.from_url(redis_url) as server:
+        server.set(name, "a text")
+        said = refused(Bridging(worker, tmp_path, "redis", redis_url, name))
+
+    assert f"Redis does not read '{name}' as a stream: WRONGTYPE" in said
+    assert "[source-setup]" in said
 
 
 async def test_latest_begins_behind_what_is_there(redis_url: str) -> None:

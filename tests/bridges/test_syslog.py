@@ -46,6 +46,13 @@ def test_messages_arrive_over_tcp_and_udp(worker: FakeWorker, tmp_path: Path) ->
         with connected(port) as link:
             link.sendall(b"x" * 2000)
             eventually(lambda: bridging.output.count("is closed") == 2, bridging.output)
+        for evil in (b"1" * 3000, b"2026-11-24 a line\n"):
+            with connected(port) as link:
+                link.sendall(evil)
+                link.shutdown(socket.SHUT_WR)
+                assert link.recv(1) == b""
+        eventually(lambda: "invalid literal" in bridging.output, bridging.output)
+        assert "Traceback" not in bridging.output
         assert process.poll() is None
         second = Bridging(worker, tmp_path / "..", "syslog", f"127.0.0.1:{port}", "--instance", "second")
         assert f"cannot listen at 127.0.0.1:{port}" in refused(second)

@@ -121,6 +121,15 @@ async def until_reached(
             return found
 
 
+def nanoseconds(count: int, unit: int) -> int | None:
+    """An event time of a medium, ``count`` units of so many nanoseconds since 1970.
+
+    None for a time before 1677 or behind 2262, which 64 bits do not hold: a producer has taken another unit.
+    """
+    found = count * unit
+    return found if -(1 << 63) <= found < 1 << 63 else None
+
+
 def silent(client: str) -> logging.Logger:
     """The logger of a client, and those below it, say nothing: what happens to it is said once, by the bridge."""
     logger = logging.getLogger(client)

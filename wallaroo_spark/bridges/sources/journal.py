@@ -131,7 +131,13 @@ async def _group(lines: asyncio.StreamReader) -> list[bytes]:
 
 
 async def _line(lines: asyncio.StreamReader) -> bytes:
-    return await lines.readuntil(b"\n")
+    try:
+        return await lines.readuntil(b"\n")
+    except asyncio.LimitOverrunError as error:
+        raise ConfigurationError(
+            f"the journal has an entry of more than {LONGEST_RECORD} bytes; leave it out with other matches",
+            code="record-too-long",
+        ) from error
 
 
 async def _entry(lines: asyncio.StreamReader) -> Any:

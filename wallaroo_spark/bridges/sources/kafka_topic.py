@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from wallaroo_spark.bridges.bridge import LogBridge, Promise, SourceLog, position_of
-from wallaroo_spark.bridges.streams import BridgedStream, until_reached
+from wallaroo_spark.bridges.streams import BridgedStream, nanoseconds, until_reached
 from wallaroo_spark.connector import Record
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.options import resolve_secret
@@ -204,6 +204,6 @@ def _record(log: SourceLog, message: Message) -> Record:
     return Record(
         log.reference(message.offset() or 0),
         message.value() or b"",
-        millis * 1_000_000 if kind else None,
+        nanoseconds(millis, 1_000_000) if kind else None,
         message.key(),
     )

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wallaroo_spark.bridges.bridge import Bridge, LogBridge, Promise, SourceLog, position_of, reference_of
-from wallaroo_spark.bridges.streams import BridgedStream, QueuedMessage, QueuedStream, silent
+from wallaroo_spark.bridges.streams import BridgedStream, QueuedMessage, QueuedStream, nanoseconds, silent
 from wallaroo_spark.connector import Record
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.options import resolve_secret
@@ -254,7 +254,7 @@ def _content(message: DeliveredMessage) -> bytes:
 
 def _time(message: DeliveredMessage) -> int | None:
     moment = message.header.properties.timestamp
-    return None if moment is None else int(moment.timestamp()) * 1_000_000_000
+    return None if moment is None else nanoseconds(int(moment.timestamp()), 1_000_000_000)
 
 
 def _key(message: DeliveredMessage) -> bytes:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wallaroo_spark.bridges.bridge import Bridge, Promise
-from wallaroo_spark.bridges.streams import BridgedStream, until_reached
+from wallaroo_spark.bridges.streams import BridgedStream, nanoseconds, until_reached
 from wallaroo_spark.connector import Record
 from wallaroo_spark.errors import ConfigurationError, ReplayError
 from wallaroo_spark.options import resolve_secret
@@ -74,11 +74,15 @@ class EntryStream(BridgedStream):
     def _server(self) -> Any:
         import redis.asyncio
 
-        return redis.asyncio.Redis.from_url(resolve_secret(self._settings.url))
+        server = redis.asyncio.Redis.from_url(resolve_secret(self._settings.url))
+        # As Redis sends them: in a dict, the last one of several fields with one name is left.
+        for command in ("XRANGE", "XREVRANGE"):
+            server.set_response_callback(command, _as_sent)
+        return server
 
     async def records(self, after: int | None) -> AsyncGenerator[Sequence[Record], None]:
         """The entries behind an id."""
-        from redis import RedisError
+        from redis import RedisError, ResponseError
 
         name = self._settings.stream
         async with self._server() as server:
@@ -90,6 +94,13 @@ class EntryStream(BridgedStream):
                     server.pipeline().xinfo_stream(name).xrange(name, f"({entry_id(after or 0)}", count=GROUP_ENTRIES)
                 )
                 facts, found = await both.execute(raise_on_error=False)
+                if isinstance(found, ResponseError):
+                    raise ConfigurationError(
+                        f"Redis does not read {name!r} as a stream: {found}; name the key of a stream, which the user "
+                        "may read",
+                        code="source-setup",
+                        source=self.name,
+                    )
                 if isinstance(found, RedisError):
                     raise found
                 if isinstance(facts, dict) and after is not None:
@@ -100,10 +111,12 @@ class EntryStream(BridgedStream):
                 else:
                     await asyncio.sleep(POLL_SECONDS)
 
-    def _record(self, entry: bytes, fields: dict[bytes, bytes]) -> Record:
-        texts = {name: value.decode(errors="backslashreplace") for name, value in fields.items()}
-        body = json.dumps({name.decode(errors="backslashreplace"): value for name, value in texts.items()})
-        return Record(self._reference(entry), body.encode(), int(entry.split(b"-")[0]) * 1_000_000)
+    def _record(self, entry: bytes, fields: Sequence[bytes]) -> Record:
+        """An entry, whose fields are names and values in turn; a name that is there twice is twice in the object."""
+        texts = [json.dumps(one.decode(errors="backslashreplace")) for one in fields]
+        body = ", ".join(f"{name}: {value}" for name, value in zip(texts[::2], texts[1::2], strict=True))
+        time = nanoseconds(int(entry.split(b"-")[0]), 1_000_000)
+        return Record(self._reference(entry), f"{{{body}}}".encode(), time)
 
     def _reference(self, entry: bytes) -> int:
         time, number = map(int, entry.split(b"-"))
@@ -127,6 +140,10 @@ class EntryStream(BridgedStream):
                 source=self.name,
                 reference=after,
             )
+
+
+def _as_sent(answer: Any, **_: Any) -> Any:
+    return answer
 
 
 def entry_id(reference: int) -> str:

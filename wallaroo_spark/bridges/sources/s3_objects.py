@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import lzma
+import zlib
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -130,7 +132,7 @@ class ObjectStream(BridgedStream):
         from botocore.exceptions import BotoCoreError, ClientError
 
         super().__init__(found.key)
-        self.passing = (OSError, EOFError, BotoCoreError, ClientError)
+        self.passing = (OSError, BotoCoreError, ClientError)
         self._server = server
         self._object = found
         self._room: asyncio.Semaphore | None = room
@@ -159,6 +161,7 @@ class ObjectStream(BridgedStream):
             self._room = None
 
     def _opened(self) -> Iterator[tuple[list[bytes], bool]]:
+        """The lines of the object. Raises :class:`ReplayError` where it is another one than was listed."""
         from botocore.exceptions import ClientError
 
         found = self._object
@@ -169,7 +172,21 @@ class ObjectStream(BridgedStream):
                 raise found.replaced() from error
             raise
         opened = EXPANDED.get(PurePosixPath(found.key).suffix)
-        return self._lines(opened(answer["Body"]) if opened else answer["Body"])
+        return self._expanded(opened(answer["Body"])) if opened else self._lines(answer["Body"])
+
+    def _expanded(self, file: Any) -> Iterator[tuple[list[bytes], bool]]:
+        try:
+            yield from self._lines(file)
+        except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+            # An error of the network has a number, or is one of the client.
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            raise ConfigurationError(
+                f"{self._object.title} cannot be expanded ({error}); put its right content under a new key, and delete "
+                "this one",
+                code="source-setup",
+                source=self.name,
+            ) from error
 
     def _lines(self, file: Any) -> Iterator[tuple[list[bytes], bool]]:
         """The lines of a file without their newlines, in groups, and whether a group is the last one."""

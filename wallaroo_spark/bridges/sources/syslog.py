@@ -161,7 +161,7 @@ class SyslogStream(BridgedStream):
                     self._taken.clear()
                     await self._taken.wait()
                 self._keep(message, sender)
-        except (ValueError, asyncio.IncompleteReadError) as error:
+        except (ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
             _log.warning("source %r: the connection of %s is closed: %s", self.name, sender, error)
         except OSError:
             pass
