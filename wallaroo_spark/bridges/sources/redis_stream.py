@@ -74,7 +74,7 @@ class EntryStream(BridgedStream):
     def _server(self) -> Any:
         import redis.asyncio
 
-        server = redis.asyncio.Redis.from_url(resolve_secret(self._settings.url))
+        server: Any = redis.asyncio.Redis.from_url(resolve_secret(self._settings.url))
         # As Redis sends them: in a dict, the last one of several fields with one name is left.
         for command in ("XRANGE", "XREVRANGE"):
             server.set_response_callback(command, _as_sent)
