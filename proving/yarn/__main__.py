@@ -118,8 +118,9 @@ class Run(Steps):
             "receive.yaml",
         ]
         variables = {"HADOOP_CONF_DIR": str(self._hadoop.configuration)}
-        # The programs of the containers shall not find this one's Python.
-        without = {name: text for name, text in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK"))}
+        # The containers shall find neither this program's Python nor the settings of Spark that tests have.
+        of_this = ("PYTHON", "PYSPARK", "SPARK_")
+        without = {name: text for name, text in os.environ.items() if not name.startswith(of_this)}
         done = subprocess.run(
             command, cwd=FOLDER, env=without | variables, capture_output=True, text=True, check=False, timeout=240
         )
