@@ -12,8 +12,8 @@ HEAD = """\
 # The command line
 
 `pip install 'wallaroo-spark[cli]'` is enough for `send` and `sink`; `status`, `streams`, `top` and `list` need
-`[worker]` beside it, `receive` and `demo` need `[spark,embedded,cli]`, or `[worker,cli]` where there is a Spark already,
-with the URL of a Redis. This page is generated from the commands' own help by `python -m proving.pages`.
+`[worker]` beside it, `receive` and `demo` need `[spark,embedded,cli]`, or `[worker,cli]` where there is a Spark
+already, with the URL of a Redis. This page is generated from the commands' own help by `python -m proving.pages`.
 
 Errors are one sentence on standard error. The exit status is 0 when all is well, 1 after an error, 2 when the command
 was not understood, 130 after Ctrl-C. `status` and `top` end with 1 when something of the receiver does not work.
