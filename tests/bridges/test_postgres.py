@@ -131,15 +131,21 @@ def test_the_slot_is_told_what_is_committed_and_nothing_else(
         eventually(lambda: database.run(passed, behind, database.name)[0][0], bridging.output)
 
 
-def test_a_slot_that_is_gone_is_an_error_because_changes_are_lost(
-    database: Database, worker: FakeWorker, tmp_path: Path
-) -> None:
+def sent_and_stopped(database: Database, worker: FakeWorker, tmp_path: Path) -> Bridging:
+    """A bridge of changes that has ended behind three committed ones; its slot is free."""
     bridging = Bridging(worker, tmp_path, *database.changes())
     with bridging.running(), worker.committing():
         begun(bridging, database)
         database.insert(0, 3)
         bridging.wait(3)
     eventually(lambda: not any(active for active, _ in database.slot()))
+    return bridging
+
+
+def test_a_slot_that_is_gone_is_an_error_because_changes_are_lost(
+    database: Database, worker: FakeWorker, tmp_path: Path
+) -> None:
+    bridging = sent_and_stopped(database, worker, tmp_path)
     database.run("SELECT pg_drop_replication_slot(%s)", database.name)
     with bridging.running() as process:
         assert process.wait(SECONDS) == 1
@@ -151,12 +157,7 @@ def test_a_slot_that_is_gone_is_an_error_because_changes_are_lost(
 def test_a_slot_whose_log_the_server_has_deleted_is_an_error_at_once(
     database: Database, worker: FakeWorker, tmp_path: Path
 ) -> None:
-    bridging = Bridging(worker, tmp_path, *database.changes())
-    with bridging.running(), worker.committing():
-        begun(bridging, database)
-        database.insert(0, 3)
-        bridging.wait(3)
-    eventually(lambda: not any(active for active, _ in database.slot()))
+    bridging = sent_and_stopped(database, worker, tmp_path)
     database.run("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'")
     database.run("SELECT pg_reload_conf()")
     try:
