@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import StandaloneCluster, run_cluster
+from tests.conftest import run_cluster
 from tests.waiting import SECONDS
 
 SLEEPER = "import sys; print('up', flush=True); sys.stdin.read()"
@@ -105,20 +105,3 @@ def test_a_memory_size_without_a_unit_is_refused(tmp_path: Path) -> None:
 
     assert refused.returncode == 2
     assert "--memory plenty cannot be read" in refused.stderr
-
-
-def test_status_and_url_tell_of_the_running_cluster(standalone_cluster: StandaloneCluster) -> None:
-    status = run_cluster(standalone_cluster.state, "status")
-
-    assert status.returncode == 0, status.stdout + status.stderr
-    assert "2 of 2 workers registered, 0 of 4 cores in use" in status.stdout
-    assert run_cluster(standalone_cluster.state, "url").stdout == f"{standalone_cluster.url}\n"
-
-
-@pytest.mark.cluster
-def test_a_start_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
-    failed = run_cluster(tmp_path, "start", "--memory", "0g")
-
-    assert failed.returncode == 1
-    assert "ended before all 2 workers are registered" in failed.stderr
-    assert not (tmp_path / "cluster.json").exists()
