@@ -16,7 +16,7 @@ from wallaroo_spark.cli.durable.events import event_as_json, shown_data
 from wallaroo_spark.cli.durable.stage import plain
 from wallaroo_spark.client import Event
 from wallaroo_spark.client.events import JSON_TYPE, decode_value, encode_value, from_structured
-from wallaroo_spark.columnar.python_values import python_rows, python_values
+from wallaroo_spark.columnar.python_values import python_rows, python_values, with_valid_texts
 from wallaroo_spark.engine.isolation import FailedRows
 from wallaroo_spark.engine.operator.functions import given_event, payload_of
 from wallaroo_spark.engine.operator.rows import history_batches
@@ -196,3 +196,18 @@ def test_numbers_that_json_does_not_have_are_texts_in_rows_of_topics() -> None:
     row = {"a": float("nan"), "b": [float("inf"), {"c": -float("inf")}], "d": 1.5}
 
     assert json.loads(row_as_json(row)) == {"a": "NaN", "b": ["+Infinity", {"c": "-Infinity"}], "d": 1.5}
+
+
+def test_wrong_bytes_become_the_replacement_character_in_texts_of_all_depths_and_nothing_else_changes() -> None:
+    wrong = evil.texts(b"a\xffb")
+    inner = pa.StructArray.from_arrays([wrong, pa.array([float("inf")])], ["t", "n"])
+    nested = pa.ListArray.from_arrays([0, 1], inner)
+    rows = pa.record_batch([wrong, nested, pa.array([b"\xff"])], names=["a", "b", "c"])
+
+    found = with_valid_texts(rows)
+
+    assert found.schema == rows.schema
+    found.validate(full=True)
+    text = "a\ufffdb"
+    assert found.to_pylist() == [{"a": text, "b": [{"t": text, "n": float("inf")}], "c": b"\xff"}]
+    assert with_valid_texts(found) is found

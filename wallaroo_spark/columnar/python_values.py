@@ -32,6 +32,27 @@ def python_rows(rows: pa.RecordBatch) -> list[dict[str, Any]]:
     return [dict(zip(rows.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
+def with_valid_texts(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows with U+FFFD in place of bytes that are not UTF-8, for readers that refuse rows with such a text.
+
+    Raises ``pyarrow.ArrowInvalid`` or ``TypeError`` for a column within whose values there is also a time that Python
+    does not have.
+    """
+    try:
+        rows.validate(full=True)
+        return rows
+    except pa.ArrowInvalid:
+        return pa.record_batch([_with_valid_texts(column) for column in rows.columns], schema=rows.schema)
+
+
+def _with_valid_texts(column: pa.Array) -> pa.Array:
+    try:
+        column.validate(full=True)
+        return column
+    except pa.ArrowInvalid:
+        return pa.array(python_values(column), column.type)
+
+
 def _value(exact: pa.Scalar, lenient: pa.Scalar, kind: pa.DataType) -> Any:
     try:
         return exact.as_py()

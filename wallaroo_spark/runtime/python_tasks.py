@@ -16,14 +16,18 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from wallaroo_spark.errors import ConfigurationError
+
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark import TaskContext
+    from pyspark.sql import DataFrame
 
 
 QUICKACK = getattr(socket, "TCP_QUICKACK", None)
@@ -80,6 +84,46 @@ class TaskProcess:
 
 TASK_PROCESS = TaskProcess()
 """This process."""
+
+
+def in_arrow(
+    df: DataFrame, work: Callable[[TaskContext, Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], columns: str
+) -> DataFrame:
+    """The rows, with these columns, that ``work`` makes of each partition of ``df``.
+
+    It is ``DataFrame.mapInArrow`` for columns of all names: that one does not find a name with a dot. Raises
+    :class:`ConfigurationError` for two columns of a name, and for a type that Arrow does not have in Python.
+    """
+    names = df.columns
+    for column in df.schema:
+        problem = ""
+        if names.count(column.name) > 1:
+            problem = f"the batch has {names.count(column.name)} columns {column.name}: rename all but one"
+        elif _has_months(column.dataType):
+            kind = column.dataType.simpleString()
+            problem = (
+                f"column {column.name} is {kind}, and Python has no interval of months: cast it to int, the number of "
+                "months, or to string"
+            )
+        if problem:
+            raise ConfigurationError(problem, code="batch-columns", column=column.name)
+
+    def task(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TASK_PROCESS.prepare()
+        assert context is not None
+        yield from work(context, (piece.rename_columns(names) for piece in rows))
+
+    return df.toDF(*(f"c{place}" for place in range(len(names)))).mapInArrow(task, columns)
+
+
+def _has_months(kind: Any) -> bool:
+    """Whether a type of Spark is, or has within it, an interval of months."""
+    from pyspark.sql import types
+
+    if isinstance(kind, types.StructType):
+        return any(_has_months(field.dataType) for field in kind)
+    parts = (getattr(kind, name, None) for name in ("elementType", "keyType", "valueType"))
+    return isinstance(kind, types.YearMonthIntervalType) or any(map(_has_months, filter(None, parts)))
 
 
 @contextlib.contextmanager

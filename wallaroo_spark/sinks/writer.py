@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.errors import SinkError, one_line
-from wallaroo_spark.runtime.python_tasks import TASK_PROCESS
+from wallaroo_spark.runtime.python_tasks import in_arrow
 from wallaroo_spark.runtime.spark_checks import classic_context
 from wallaroo_spark.sidecar.task_access import require_reach
 from wallaroo_spark.sinks.coordinator import Coordinator, Vote, vote
@@ -17,6 +17,7 @@ from wallaroo_spark.storage.locations import session
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark import TaskContext
     from pyspark.sql import DataFrame
 
 log = one_line("wallaroo_spark.sinks")
@@ -103,12 +104,10 @@ def _running_query(df: DataFrame) -> str | None:
 def run_partitions(sink: Sink, df: DataFrame, batch: int) -> list[Vote]:
     """Send each partition of ``df`` to ``sink`` on the executors, in one Spark job, and return the votes."""
 
-    def task(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def task(context: TaskContext, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        context = TASK_PROCESS.prepare()
-        assert context is not None
         cast = vote(sink, batch, context.partitionId(), rows, context.attemptNumber())
         yield pa.RecordBatch.from_pydict({"vote": [cast.to_json()]})
 
-    return [Vote.from_json(row.vote) for row in df.mapInArrow(task, _VOTES).collect()]
+    return [Vote.from_json(row.vote) for row in in_arrow(df, task, _VOTES).collect()]

@@ -193,6 +193,29 @@ def test_times_of_a_batch_and_a_column(spark: SparkSession, lines: Lines, tmp_pa
                 topic.publish(spark.range(3).selectExpr("id", "'a' AS text"), epoch)
 
 
+def test_values_and_names_that_few_expect_reach_subscribers_and_what_python_lacks_is_refused(
+    spark: SparkSession, lines: Lines, tmp_path: Path
+) -> None:
+    def each(frame: DataFrame, number: int) -> None:
+        refused = {
+            "make_ym_interval(0, 1) AS m": "column m is interval year to month, and Python has no interval of months",
+            "array(named_struct('a', make_ym_interval(0, 1))) AS m": r"column m is array<struct<a:interval .*: cast it",
+            "1 AS m": "the batch has 2 columns m: rename all but one",
+        }
+        for column, said in refused.items():
+            with pytest.raises(ConfigurationError, match=said):
+                publish(frame.selectExpr(column, "2 AS m" if column == "1 AS m" else "2 AS n"), topic)
+        publish(frame.selectExpr("CAST(x'61ff62' AS STRING) AS `a.b`", "double('nan') AS ` `"), topic)
+
+    with started(spark, tmp_path, partitions=1) as topic, connect(topic, 0) as client:
+        client.take()
+        lines.write(1)
+        lines.run(each)
+        _, found = rows_of(client.take())
+
+    assert [[row["a.b"], str(row[" "])] for row in found] == [["a\ufffdb", "nan"]]
+
+
 @pytest.fixture
 def outside(tmp_path: Path) -> Callable[..., Topic]:
     return lambda name="totals", **options: Topic(None, name, checkpoint=str(tmp_path), **options)

@@ -89,9 +89,9 @@ def test_large_batches_are_cut_into_messages(topic_log: TopicLog, monkeypatch: p
 
 
 def test_a_row_that_no_message_can_carry_is_refused(topic_log: TopicLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_MESSAGE_BYTES", 1000)
+    monkeypatch.setattr(module, "MOST_ROW_BYTES", 1000)
 
-    with pytest.raises(PubSubError, match=r"a row of batch 1 takes \d+ bytes, and a message carries at most 1000"):
+    with pytest.raises(PubSubError, match=r"a row of batch 1 takes \d+ bytes, and a message carries one of at most"):
         topic_log.stage(1, 0, 0, [rows(a=["x" * 1100, "y"])], None)
 
 

@@ -18,7 +18,7 @@ from proving.servers.postgres import PostgresServer
 from tests.sinks.remote import terse
 from tests.sinks.stores.kafka_reader import records
 from wallaroo_spark import sinks
-from wallaroo_spark.errors import SinkError
+from wallaroo_spark.errors import ConfigurationError, SinkError
 from wallaroo_spark.registry.embedded import lasting_port
 
 if TYPE_CHECKING:
@@ -56,6 +56,9 @@ def deliver_twice(writer: sinks.BatchWriter, rows: DataFrame, count: Callable[[]
 def test_files(spark: SparkSession, rows: DataFrame, tmp_path: Path) -> None:
     place = tmp_path / "out"
     writer = sinks.files(str(place), checkpoint=str(tmp_path / "checkpoint"), name="orders")
+    rows = rows.selectExpr("*", "id AS `a.b`")
+    with pytest.raises(ConfigurationError, match="the batch has 2 columns id: rename all but one"):
+        writer(rows.selectExpr("id", "id"), 0)
 
     deliver_twice(writer, rows, lambda: len(list(place.glob("batch=*"))) and spark.read.parquet(str(place)).count())
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql.types import IntegralType
 
@@ -16,7 +17,7 @@ from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.errors import PubSubError, split_code
 from wallaroo_spark.pubsub.publishing.topic_log import StagedFile, TopicLog, TopicManifest
 from wallaroo_spark.runtime.job_errors import in_short
-from wallaroo_spark.runtime.python_tasks import TASK_PROCESS
+from wallaroo_spark.runtime.python_tasks import in_arrow
 from wallaroo_spark.runtime.spark_checks import classic_context
 from wallaroo_spark.storage.locations import Location, for_tasks
 
@@ -61,7 +62,7 @@ def stage(df: DataFrame, epoch: EpochArgument, files: CheckpointFiles, topic_log
     try:
         checkpoint = for_tasks(topic_log.checkpoint, df.sparkSession)
         write = _writer(checkpoint, topic, batch, column)
-        rows = df.mapInArrow(write, "file string, columns binary").collect()
+        rows = in_arrow(df, write, "file string, columns binary").collect()
     except Exception as error:
         # The task's own message is clearer than the stack traces that Spark puts around it.
         if "PubSubError: " in str(error):
@@ -75,10 +76,8 @@ def stage(df: DataFrame, epoch: EpochArgument, files: CheckpointFiles, topic_log
 
 def _writer(
     checkpoint: Location, name: str, batch: int, column: str | None
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def write(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TASK_PROCESS.prepare()
-        assert context is not None
+) -> Callable[[TaskContext, Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def write(context: TaskContext, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         first = next(rows, None)
         if first is None:
             return

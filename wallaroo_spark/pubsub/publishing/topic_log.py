@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wallaroo_spark.columnar.python_values import with_valid_texts
 from wallaroo_spark.errors import PubSubError
 from wallaroo_spark.pubsub.messages import MAX_MESSAGE_BYTES
 from wallaroo_spark.pubsub.times import Time, parse
@@ -37,6 +38,8 @@ A choice. It bounds the memory of one message in a publisher and in a subscriber
 """
 VERSION = 1
 """Version of the files' format."""
+MOST_ROW_BYTES = MAX_MESSAGE_BYTES * 3 // 4
+"""Longest row. The rest of a message is for its time and the columns' names and types."""
 _WAY_OUT = "delete the folder to begin a new history"
 
 
@@ -174,7 +177,7 @@ class TopicLog(BatchLog[TopicManifest]):
 
 def _pieces(batch: int, rows: Iterable[pa.RecordBatch], column: str | None) -> Iterator[tuple[Time, pa.RecordBatch]]:
     """Split the rows by time, and each time's rows into pieces of about ``MESSAGE_BYTES``."""
-    for found in rows:
+    for found in map(with_valid_texts, rows):
         by_time = [(batch, found)] if column is None else _by_column(batch, found, column)
         for time, same in by_time:
             for piece in _cut(same):
@@ -193,10 +196,10 @@ def _cut(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 def _carried(batch: int, piece: pa.RecordBatch) -> pa.RecordBatch:
     """Return the piece. Raises :class:`PubSubError` when it does not fit into a message with time and schema."""
-    if piece.nbytes > MAX_MESSAGE_BYTES * 3 // 4:
+    if piece.nbytes > MOST_ROW_BYTES:
         raise PubSubError(
-            f"a row of batch {batch} takes {piece.nbytes} bytes, and a message carries at most {MAX_MESSAGE_BYTES}; "
-            "publish smaller rows",
+            f"a row of batch {batch} takes {piece.nbytes} bytes, and a message carries one of at most "
+            f"{MOST_ROW_BYTES}; publish smaller rows",
             code="row-too-long",
             batch=batch,
         )
