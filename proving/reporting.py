@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,8 +20,19 @@ Print = Callable[[str], None]
 def reporting() -> Iterator[tuple[Print, Print]]:
     """A function that prints a line that stays, and one that prints progress, which the next progress replaces.
 
-    Without a terminal, progress is printed as a line every :data:`LINE_SECONDS`.
+    Without a terminal, progress is printed as a line every :data:`LINE_SECONDS`. Ctrl-C ends the program with a
+    sentence.
     """
+    try:
+        with _printing() as printing:
+            yield printing
+    except KeyboardInterrupt:
+        print("Interrupted; every program of this run has ended.", flush=True)
+        sys.exit(130)
+
+
+@contextmanager
+def _printing() -> Iterator[tuple[Print, Print]]:
     from rich.console import Console
 
     console = Console(highlight=False, soft_wrap=True)

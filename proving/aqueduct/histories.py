@@ -6,6 +6,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from proving.aqueduct.world import Report, World, simulate
@@ -56,28 +57,34 @@ def describe(report: Report) -> str:
     )
 
 
+def count_of(done: int, wanted: int) -> str:
+    """The number of histories that were run, and of those that were wanted, where the run ended before these."""
+    return f"{done} histories" if done == wanted else f"{done} of {wanted} histories"
+
+
 def run(seeds: Sequence[int], *, verbose: bool, keep_going: bool) -> int:
-    """Run the histories of the seeds; the exit status is 0 when none broke a promise."""
+    """Run the histories of the seeds; the exit status is 0 when none broke a promise, and 130 after Ctrl-C."""
     counts: Counter[str] = Counter()
     failed: list[int] = []
     done = steps = 0
     began = shown = time.monotonic()
-    for seed in seeds:
-        report = simulate(seed, verbose=verbose)
-        counts.update(report.counts)
-        done, steps = done + 1, steps + report.steps
-        if report.violation:
-            failed.append(seed)
-            print(describe(report))
-            if not keep_going:
-                break
-        if sys.stderr.isatty() and time.monotonic() - shown > PROGRESS_SECONDS:
-            shown = time.monotonic()
-            print(f"\r{done} of {len(seeds)} histories, {steps:,} steps", end="", file=sys.stderr)
+    with suppress(KeyboardInterrupt):
+        for seed in seeds:
+            report = simulate(seed, verbose=verbose)
+            counts.update(report.counts)
+            done, steps = done + 1, steps + report.steps
+            if report.violation:
+                failed.append(seed)
+                print(describe(report))
+                if not keep_going:
+                    break
+            if sys.stderr.isatty() and time.monotonic() - shown > PROGRESS_SECONDS:
+                shown = time.monotonic()
+                print(f"\r{done} of {len(seeds)} histories, {steps:,} steps", end="", file=sys.stderr)
     if sys.stderr.isatty():
         print(file=sys.stderr)
-    print(f"{done} histories, {steps:,} steps in {time.monotonic() - began:.1f} s")
+    print(f"{count_of(done, len(seeds))}, {steps:,} steps in {time.monotonic() - began:.1f} s")
     print(", ".join(f"{name} {count:,}" for name, count in sorted(counts.items())))
     if failed:
         print(f"FAILED: {len(failed)} histories: {', '.join(map(str, failed[:20]))}")
-    return 1 if failed else 0
+    return 1 if failed else 0 if done == len(seeds) else 130

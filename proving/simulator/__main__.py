@@ -7,8 +7,9 @@ import logging
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 
-from proving.aqueduct.histories import run
+from proving.aqueduct.histories import count_of, run
 from proving.simulator.run import Report, simulate
 
 PROGRESS_SECONDS = 2.0
@@ -38,7 +39,7 @@ def describe(report: Report, more: str) -> str:
 
 
 def main() -> int:
-    """Run the histories; the exit status is 0 when none broke a promise."""
+    """Run the histories; the exit status is 0 when none broke a promise, and 130 after Ctrl-C."""
     wanted = arguments()
     if not wanted.verbose:
         # The product warns of each misfortune, and misfortunes are the purpose of a history.
@@ -51,31 +52,34 @@ def main() -> int:
     slowest = (0.0, 0)
     failed: list[int] = []
     began = shown = time.monotonic()
-    for seed in seeds:
-        report = simulate(seed, verbose=wanted.verbose, doors=wanted.doors)
-        totals.update(seeds=1, steps=report.steps, messages=report.messages, batches=report.batches)
-        totals["seconds"] += round(report.seconds)
-        faults.update(report.counts)
-        slowest = max(slowest, (report.recovery, seed))
-        if report.violation:
-            failed.append(seed)
-            print(describe(report, " --doors" if wanted.doors else ""))
-            if not wanted.keep_going:
-                break
-        if sys.stderr.isatty() and time.monotonic() - shown > PROGRESS_SECONDS:
-            shown = time.monotonic()
-            print(f"\r{totals['seeds']} of {len(seeds)} histories, {totals['steps']:,} steps", end="", file=sys.stderr)
+    with suppress(KeyboardInterrupt):
+        for seed in seeds:
+            report = simulate(seed, verbose=wanted.verbose, doors=wanted.doors)
+            totals.update(seeds=1, steps=report.steps, messages=report.messages, batches=report.batches)
+            totals["seconds"] += round(report.seconds)
+            faults.update(report.counts)
+            slowest = max(slowest, (report.recovery, seed))
+            if report.violation:
+                failed.append(seed)
+                print(describe(report, " --doors" if wanted.doors else ""))
+                if not wanted.keep_going:
+                    break
+            if sys.stderr.isatty() and time.monotonic() - shown > PROGRESS_SECONDS:
+                shown = time.monotonic()
+                print(
+                    f"\r{totals['seeds']} of {len(seeds)} histories, {totals['steps']:,} steps", end="", file=sys.stderr
+                )
     if sys.stderr.isatty():
         print(file=sys.stderr)
     print(
-        f"{totals['seeds']} histories, {totals['steps']:,} steps, {totals['batches']:,} batches, "
+        f"{count_of(totals['seeds'], len(seeds))}, {totals['steps']:,} steps, {totals['batches']:,} batches, "
         f"{totals['messages']:,} messages, {totals['seconds']:,} simulated seconds in {time.monotonic() - began:.1f} s"
     )
     print("faults: " + ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in sorted(faults.items())))
     print(f"longest recovery: {slowest[0]:.1f} simulated seconds after the last fault (seed {slowest[1]})")
     if failed:
         print(f"FAILED: {len(failed)} histories: {', '.join(map(str, failed[:20]))}")
-    return 1 if failed else 0
+    return 1 if failed else 0 if totals["seeds"] == len(seeds) else 130
 
 
 if __name__ == "__main__":
