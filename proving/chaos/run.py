@@ -167,5 +167,5 @@ def clear(directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for name in ("files", "rows", "checkpoint", "cluster", "logs"):
         shutil.rmtree(directory / name, ignore_errors=True)
-    for name in ("chaos.json", "chaos.png", "receive.yaml", "driver.txt"):
+    for name in ("chaos.json", "chaos.png", "soak.json", "soak.png", "receive.yaml", "driver.txt"):
         (directory / name).unlink(missing_ok=True)

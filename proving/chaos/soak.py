@@ -98,7 +98,8 @@ def main() -> int:
             mark = "above its limit" if growth.slope > limit(growth) else "within its limit"
             size = f"{growth.first:7.1f} → {growth.last:7.1f} MiB"
             say(f"  {growth.role:<36} {size}  {growth.slope:+7.2f} MiB/min  {mark}")
-        say(f"Counts: {asdict(verdict)}")
+        for line in verdict.lines:
+            say(f"  {line}")
         say(f"Figures and picture: {directory}/soak.json, {directory}/soak.png")
     good = verdict.clean and bool(judged) and all(growth.slope <= limit(growth) for growth in judged)
     print("PASSED" if good else "FAILED")

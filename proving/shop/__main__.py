@@ -90,7 +90,7 @@ def main() -> None:
     for end in done.ends:
         console.print(f"ended without a kill: {end}", markup=False, style="red")
     if not done.complete:
-        console.print("nothing was done within the limit, and not all was done", style="red")
+        console.print(f"not every order has ended, and nothing was done for {chosen.limit:g} s", style="red")
     console.print("Every promise was kept." if done.passed else "A promise was broken.")
     sys.exit(0 if done.passed else 1)
 
