@@ -73,8 +73,14 @@ def environment(spark: Any) -> None:
         java(java_property(context, "java.version"))
         if advice := slow_processes(context):
             log.info("%s", advice)
-        if context.master.startswith("local"):
-            workers_python(context.pythonExec)
+    tasks_python(spark)
+
+
+def tasks_python(spark: Any) -> None:
+    """In local mode, refuse a Python of Spark's tasks that does not have this package."""
+    context = classic_context(spark)
+    if context is not None and context.master.startswith("local"):
+        workers_python(context.pythonExec)
 
 
 def packages(version: Any = metadata.version) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.errors import SinkError, one_line
 from wallaroo_spark.runtime.python_tasks import in_arrow
-from wallaroo_spark.runtime.spark_checks import classic_context
+from wallaroo_spark.runtime.spark_checks import classic_context, tasks_python
 from wallaroo_spark.sidecar.task_access import require_reach
 from wallaroo_spark.sinks.coordinator import Coordinator, Vote, vote
 from wallaroo_spark.sinks.decision_log import DecisionLog
@@ -81,6 +81,7 @@ class BatchWriter:
                 found=query,
                 query=running,
             )
+        tasks_python(spark)
         for location in getattr(self.sink, "in_tasks", ()):
             require_reach(spark, location, f"sink {self.sink.name}")
         if query is None:

@@ -14,6 +14,7 @@ import pytest
 from proving.processes import command_of, descendants, listeners
 from tests.pubsub.running import COOKIE, Client, rows_of
 from tests.waiting import SECONDS, eventually
+from wallaroo_spark import sinks
 from wallaroo_spark.errors import ConfigurationError, PubSubError
 from wallaroo_spark.pubsub.messages import Closed, Data, Snapshot, Update, Why
 from wallaroo_spark.pubsub.publishing.topic import Topic, publish
@@ -252,3 +253,14 @@ def test_a_topic_that_does_not_run_says_so(outside: Callable[..., Topic]) -> Non
 def test_publishers_that_would_take_every_task_slot_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="9 publishers and the query need 10 task slots, and local"):
         started(spark, tmp_path, partitions=9).start()
+
+
+def test_a_python_of_the_tasks_without_this_package_is_refused_before_a_task_runs(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "no-such-python")
+    writer = sinks.files(str(tmp_path / "out"), checkpoint=str(tmp_path / "checkpoint"), name="orders")
+
+    for start in (started(spark, tmp_path).start, lambda: writer(spark.range(1), 0)):
+        with pytest.raises(ConfigurationError, match="Spark would run its workers with 'no-such-python', which lacks"):
+            start()

@@ -135,6 +135,7 @@ class Topic(DriverHandle):
 
     def _begin(self) -> None:
         settings, self._for_good = self._settings, False
+        spark_checks.environment(self._spark)
         context = spark_checks.classic_context(self._spark)
         master = context.master if context is not None else "connect"
         spark_checks.registry_reach(settings.registry, master)
