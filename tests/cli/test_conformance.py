@@ -96,7 +96,7 @@ def test_wrong_arguments_are_refused(arguments: tuple[str, ...], problem: str) -
     ("peer_of", "said"),
     [
         ("--worker", "Error: cannot connect to {}: refused; check that a worker listens there [cannot-connect]"),
-        ("--gateway", "Error: cannot connect to the gateway {}: Connection refused; check the address and that the "),
+        ("--gateway", "Error: cannot connect to the gateway {}: Connection refused; check the address, that the "),
     ],
     ids=["worker", "gateway"],
 )

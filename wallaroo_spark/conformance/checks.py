@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,6 +20,7 @@ from typing import Any, Generic, TypeVar
 from wallaroo_spark.codes import ENTRIES
 from wallaroo_spark.errors import printable
 from wallaroo_spark.protocol import Error, Frame, Revision
+from wallaroo_spark.protocol.sessions.session import DEFAULT_MAX_FRAME_BYTES
 from wallaroo_spark.wiretap.decoding import CaptureDecoder, DecodedFrame
 from wallaroo_spark.wiretap.proxy import End
 from wallaroo_spark.wiretap.recording import Passed
@@ -119,22 +121,54 @@ def run_check(check: Check[P], peer: P, revision: str = "") -> CheckResult:
     return CheckResult(check.name, check.does, CheckOutcome.PASSED, check.page, revision)
 
 
+class Running:
+    """What checks wait for, programs and connections, and how each is ended. Any thread may call its methods."""
+
+    def __init__(self) -> None:
+        self._ends: dict[object, Callable[[], None]] = {}
+        self._stopped = False
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def until(self, end: Callable[[], None]) -> Iterator[None]:
+        """Within the block, :meth:`stop` calls ``end``; behind it, the block begins with that."""
+        key = object()
+        with self._lock:
+            self._ends[key] = end
+            stopped = self._stopped
+        try:
+            if stopped:
+                end()
+            yield
+        finally:
+            with self._lock:
+                del self._ends[key]
+
+    def stop(self) -> None:
+        """End everything, also what begins later."""
+        with self._lock:
+            self._stopped = True
+            ends = list(self._ends.values())
+        for end in ends:
+            end()
+
+
 @dataclass(frozen=True)
 class CheckPlan:
     """The checks of a peer that are to be made."""
 
     checks: Sequence[Callable[[], CheckResult]]
+    running: Running
+    """What ends the checks that run, when the program is interrupted."""
     at_once: int = AT_ONCE
-    stop: Callable[[], None] = lambda: None
-    """Ends the checks that run, when the program is interrupted."""
 
-    def results(self) -> Iterator[CheckResult]:
-        """Make the checks; the results come in their order."""
+    def results(self) -> Generator[CheckResult, None, None]:
+        """Make the checks; the results come in their order. To be closed, when not all of them are taken."""
         with ThreadPoolExecutor(self.at_once) as pool:
             try:
                 yield from pool.map(lambda check: check(), self.checks)
             except BaseException:
-                self.stop()
+                self.running.stop()
                 raise
 
 
@@ -162,6 +196,8 @@ _CHUNK = 64 * 1024
 _APART_SECONDS = 0.001
 """Seconds between two bytes that are to arrive apart. A choice: a reader on the same machine reads in between."""
 
+_SEND_SECONDS = 5.0
+"""Longest wait for a peer to take bytes, which are few. A choice."""
 _CLOSE_SECONDS = 2.0
 """Longest wait for a peer to close, too. A choice."""
 
@@ -177,8 +213,10 @@ class Wire:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._connection = connection
         self._own, self._peer = own, End.WORKER if own is End.CONNECTOR else End.CONNECTOR
-        self._decoder = CaptureDecoder()
+        self._decoder = CaptureDecoder(max_frame_bytes=DEFAULT_MAX_FRAME_BYTES)
         self._frames: deque[DecodedFrame] = deque()
+        self._received = self._whole = 0
+        """Bytes of the peer: all, and those of whole frames."""
         self.credits: int | None = None
         """The connector's credits behind all bytes that have passed; None before OK."""
         self.ended = ""
@@ -188,6 +226,7 @@ class Wire:
         """Send bytes: in one piece, or each alone."""
         self._judged(self._own, data)
         # A peer that has gone is noticed when its frames are read.
+        self._connection.settimeout(_SEND_SECONDS)
         with contextlib.suppress(OSError):
             for piece in (data[at : at + 1] for at in range(len(data))) if apart else (data,):
                 self._connection.sendall(piece)
@@ -197,17 +236,40 @@ class Wire:
     def receive(self, seconds: float) -> DecodedFrame | None:
         """The next frame; None at the end of the connection. Raises :class:`TimeoutError` when nothing comes."""
         until = time.monotonic() + seconds
+        if seconds <= 0:
+            raise TimeoutError
         while not self._frames and not self.ended:
             data = self._read(until - time.monotonic())
-            self._frames.extend(self._judged(self._peer, data))
+            found = self._judged(self._peer, data)
+            self._received += len(data)
+            if found:
+                self._whole = found[-1].offset + len(found[-1].data)
+            self._frames.extend(found)
             if not data:
-                self._frames.extend(self._decoder.finish())
+                # A check may have sent a part of a frame.
+                self._frames.extend(one for one in self._decoder.finish() if one.sender is self._peer)
         if not self._frames:
             return None
         frame = self._frames.popleft()
         if frame.error:
             raise wrong_frame(frame)
         return frame
+
+    @property
+    def queued(self) -> int:
+        """Frames that have come and were not received."""
+        return len(self._frames)
+
+    @property
+    def begun(self) -> int:
+        """Bytes of the peer behind its last whole frame."""
+        return self._received - self._whole
+
+    def first(self, seconds: float) -> bytes:
+        """The first bytes, without judging; none when nothing comes."""
+        with contextlib.suppress(TimeoutError):
+            return self._read(seconds)
+        return b""
 
     def drain(self, seconds: float) -> bytes:
         """Read without judging until the peer ends the connection; the first bytes. Raises :class:`TimeoutError`."""
@@ -230,6 +292,11 @@ class Wire:
     def drop(self) -> None:
         """Nothing more is done with the connection."""
         self._connection.close()
+
+    def interrupt(self) -> None:
+        """End the connection while another thread reads or writes."""
+        with contextlib.suppress(OSError):
+            socket.socket.shutdown(self._connection, socket.SHUT_RDWR)
 
     def _read(self, seconds: float) -> bytes:
         if seconds <= 0:
@@ -270,23 +337,32 @@ class CheckedSession:
         """Send frames in one piece."""
         self.wire.send(b"".join(map(self.revision.encode, frames)), apart=self.apart)
 
-    def next(self, expected: str) -> DecodedFrame:
-        """The next frame; ``expected`` is what is waited for."""
+    def next(self, expected: str, seconds: float | None = None, left: float | None = None) -> DecodedFrame:
+        """The next frame; ``expected`` is what is waited for, ``left`` what is left of the seconds for it."""
+        seconds = self._seconds if seconds is None else seconds
         try:
-            frame = self.wire.receive(self._seconds)
+            frame = self.wire.receive(seconds if left is None else left)
         except TimeoutError:
-            raise Mismatch(expected, f"nothing within {self._seconds:g} s; {self._state()}") from None
+            begun = f", and {self.wire.begun} bytes of a frame" if self.wire.begun else ""
+            raise Mismatch(expected, f"nothing of it within {seconds:g} s{begun}; {self._state()}") from None
         if frame is None:
             raise self._over(expected)
         return frame
 
     def take(self, until: Callable[[], bool], expected: str) -> None:
-        """Take frames until something holds."""
+        """Take frames until something holds. Frames without progress do not make the wait longer."""
+        progress, end = -1, 0.0
         while not until():
-            self._take(self.next(expected), expected)
+            if (reached := self._progress()) > progress:
+                progress, end = reached, time.monotonic() + self._seconds
+            self._take(self.next(expected, left=end - time.monotonic()), expected)
 
     def _take(self, frame: DecodedFrame, expected: str = "") -> None:
         raise NotImplementedError
+
+    def _progress(self) -> int:
+        """A number that grows as the peer does what is waited for step by step."""
+        return 0
 
     def _over(self, expected: str) -> Mismatch:
         """The peer has ended the connection."""

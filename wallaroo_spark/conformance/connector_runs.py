@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from wallaroo_spark.conformance.checks import CheckedSession, Mismatch, NotApplicableError, Wire, shown
+from wallaroo_spark.conformance.checks import CheckedSession, Mismatch, NotApplicableError, Running, Wire, shown
 from wallaroo_spark.errors import printable
 from wallaroo_spark.protocol import (
     NOTHING_PROCESSED,
@@ -49,11 +51,15 @@ VARIABLES = {
     "input": "WALLAROO_INPUT",
 }
 """What the program is given, as ``{name}`` in its arguments → the variable with the same value."""
-STAY_AWAY_SECONDS = 5.0
-"""Time in which a connector that must not come back would. A choice: long for a first back-off."""
+LATE_SECONDS = 11.0
+"""Time behind which OK comes late: beyond the 10 s for which a worker waits for the driver, and time limits of 10 s."""
+HELLO_SECONDS = 10.0
+"""Time for HELLO, as workers have it."""
 _BACK_SECONDS = 5.0
 """Time in which a connector closes the connection behind RESTART, as the page says."""
 _LOOK_SECONDS = 0.05
+_HELLO_AGAIN_SECONDS = 1.0
+"""Time for the HELLO of a connection that must not be. A choice."""
 _EXIT_SECONDS = 2.0
 """Time in which a program ends that has closed its connection because it has failed. A choice."""
 _TAIL_LINES = 6
@@ -72,13 +78,10 @@ class CheckedConnector:
     """The longest wait for something that has to come."""
     quiet: float = 0.5
     """The time in which something must not come."""
-    running: set[int] = field(default_factory=set)
-    """The programs that run, by their process groups."""
-
-    def kill(self) -> None:
-        """End all programs that run."""
-        for group in list(self.running):
-            _kill(group)
+    late: float = LATE_SECONDS
+    """The time behind which a late OK comes."""
+    running: Running = field(default_factory=Running)
+    """The programs that run."""
 
 
 class ConnectorRun:
@@ -86,7 +89,8 @@ class ConnectorRun:
 
     def __init__(self, setting: CheckedConnector, check: str, revisions: Sequence[str]) -> None:
         self.setting = setting
-        self.instance = f"conformance-{check}"
+        # Its own, because a connector may keep its place by it.
+        self.instance = f"conformance-{check}-{secrets.token_hex(4)}"
         self.lines: Sequence[bytes] = LINES
         self.committed = 0
         """Lines that are committed."""
@@ -97,33 +101,36 @@ class ConnectorRun:
         self.stream: Notify | None = None
         """The NOTIFY of the connector's one stream."""
         self._revisions = revisions
-        self._process: subprocess.Popen[bytes] | None = None
         self._closing = contextlib.ExitStack()
         self._door = self._listen()
+        self._former: socket.socket | None = None
         self._folder = Path(self._closing.enter_context(tempfile.TemporaryDirectory(prefix="wallaroo-conformance-")))
-        self._output = self._folder / "output.txt"
+        self._program: _Program | None = None
 
     def __enter__(self) -> ConnectorRun:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._process is not None:
-            _kill(self._process.pid)
-            self._process.wait()
-            self.setting.running.discard(self._process.pid)
         self._closing.close()
 
     def moved(self) -> str:
         """From now on the worker is at another address, which is returned."""
-        self._door = self._listen()
+        self._former, self._door = self._door, self._listen()
         return self._address()
+
+    def killed(self) -> None:
+        """The program is killed. It is started again, with the same arguments and lines, for the next session."""
+        assert self._program is not None
+        self._program.end()
+        self._program = None
 
     def accept(self) -> ScriptedSession:
         """The next session, up to its HELLO, which is compared with what the connector was given."""
         setting = self.setting
         wire = self._connection(setting.seconds)
         session = ScriptedSession(self, wire)
-        frame = session.next("HELLO")
+        # A worker closes a connection without one.
+        frame = session.next("HELLO", min(setting.seconds, HELLO_SECONDS))
         hello = frame.frame
         assert isinstance(hello, Hello)
         assert frame.revision is not None
@@ -147,34 +154,44 @@ class ConnectorRun:
         self._connection(self.setting.seconds).close(reset=True)
 
     def stays_away(self) -> None:
-        """The connector has been told that it must not come back."""
+        """The connector has been told that it must not come back: its program fails."""
+        expected = "no further connection behind this ERROR, and an exit status of the program that is not 0"
         try:
-            self._connection(STAY_AWAY_SECONDS)
-        except _NobodyCameError:
-            return
+            self._again()
+        except _NobodyCameError as nobody:
+            raise Mismatch(expected, nobody.still_runs) from None
         except _ExitedError as exited:
             if exited.status:
                 return
-            raise Mismatch("an exit status that is not 0, because lines are not committed", str(exited)) from None
-        raise Mismatch("no further connection behind this ERROR", "the connector has connected again")
+            raise Mismatch(expected, exited.came) from None
+        raise Mismatch(expected, "the connector has connected again")
 
     def exits(self) -> None:
         """Everything is acknowledged: the program ends with status 0."""
-        assert self._process is not None
         expected = "the program ends with exit status 0 when everything is acknowledged"
         try:
-            status = self._process.wait(self.setting.seconds)
-        except subprocess.TimeoutExpired:
-            raise Mismatch(expected, f"it still runs after {self.setting.seconds:g} s{self._tail()}") from None
-        if status:
-            raise Mismatch(expected, f"exit status {status}{self._tail()}")
+            self._again()
+        except _NobodyCameError as nobody:
+            raise Mismatch(expected, nobody.still_runs) from None
+        except _ExitedError as exited:
+            if exited.status:
+                raise Mismatch(expected, exited.came) from None
+            return
+        raise Mismatch(expected, "a further connection, beside or behind the one in which all was acknowledged")
+
+    def _again(self) -> None:
+        """The connector has said HELLO once more. Raises what :meth:`_connection` does."""
+        hello = b""
+        while self.instance.encode() not in hello:
+            # Another program may take the port for that of a worker that is gone.
+            hello = self._connection(self.setting.seconds).first(_HELLO_AGAIN_SECONDS)
 
     def ending(self) -> str:
         """What is to be said of a program whose connection has ended."""
-        assert self._process is not None
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return f"; the program has ended with exit status {self._process.wait(_EXIT_SECONDS)}{self._tail()}"
-        return self._tail()
+        assert self._program is not None
+        status = self._program.wait(_EXIT_SECONDS)
+        ended = "" if status is None else f"; the program has ended with exit status {status}"
+        return ended + self._program.tail()
 
     def _listen(self) -> socket.socket:
         return self._closing.enter_context(socket.create_server(("127.0.0.1", 0)))
@@ -184,24 +201,23 @@ class ConnectorRun:
 
     def _connection(self, seconds: float) -> Wire:
         """The next connection. Raises :class:`Mismatch`, or what :meth:`stays_away` expects."""
-        process = self._process or self._start()
+        program = self._program = self._program or self._started()
         until = time.monotonic() + seconds
         while True:
             # The program may have connected and ended since the last look.
-            status = process.poll()
-            self._door.settimeout(_LOOK_SECONDS)
-            try:
-                wire = Wire(self._door.accept()[0], End.WORKER)
-            except TimeoutError:
-                if status is not None:
-                    raise _ExitedError(status, self._tail()) from None
-                if time.monotonic() < until:
-                    continue
-                raise _NobodyCameError(seconds, self._tail()) from None
-            self._closing.callback(wire.drop)
-            return wire
+            status = program.wait(0)
+            if self._former is not None and _accepted(self._former, 0) is not None:
+                raise Mismatch(f"a connection to {self._address()}", "one to the address that the worker has left")
+            if (connection := _accepted(self._door, _LOOK_SECONDS)) is not None:
+                wire = Wire(connection, End.WORKER)
+                self._closing.callback(wire.drop)
+                return wire
+            if status is not None:
+                raise _ExitedError(status, program.tail())
+            if time.monotonic() > until:
+                raise _NobodyCameError(seconds, program.tail())
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _started(self) -> _Program:
         file = self._folder / "lines.txt"
         file.write_bytes(b"".join(line + b"\n" for line in self.lines))
         cookie = self.setting.cookie
@@ -210,29 +226,72 @@ class ConnectorRun:
         for name, value in given.items():
             command = [part.replace(f"{{{name}}}", value) for part in command]
         variables = {variable: given[name] for name, variable in VARIABLES.items()}
-        with file.open("rb") as lines, self._output.open("wb") as output:
-            self._process = subprocess.Popen(
-                command,
-                stdin=lines,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **variables},
-                start_new_session=True,
-            )
-        self.setting.running.add(self._process.pid)
-        return self._process
+        program = _Program(command, file, {**os.environ, **variables})
+        self._closing.callback(program.end)
+        self._closing.enter_context(self.setting.running.until(program.kill))
+        return program
 
-    def _tail(self) -> str:
-        """The last lines of what the program has printed."""
-        with self._output.open("rb") as output:
-            output.seek(max(0, output.seek(0, os.SEEK_END) - _TAIL_BYTES))
-            lines = output.read().decode("utf-8", "backslashreplace").splitlines()[-_TAIL_LINES:]
+
+class _Program:
+    """The connector's program, in a process group of its own, and the last of what it prints."""
+
+    def __init__(self, command: Sequence[str], lines: Path, variables: Mapping[str, str]) -> None:
+        try:
+            with lines.open("rb") as given:
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=given,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    env=variables,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise Mismatch("a program that can be started", f"{command[0]}: {error.strerror or error}") from None
+        self._over = False
+        self._printed = b""
+        self._reader = threading.Thread(target=self._read, name="conformance-output", daemon=True)
+        self._reader.start()
+
+    def wait(self, seconds: float) -> int | None:
+        """The exit status; None when it still runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(seconds)
+        return None
+
+    def tail(self) -> str:
+        """The last lines of what it has printed."""
+        if self._process.poll() is not None:
+            # A process that it has left behind may keep the pipe open.
+            self._reader.join(_EXIT_SECONDS)
+        lines = self._printed.decode("utf-8", "backslashreplace").splitlines()[-_TAIL_LINES:]
         return "".join(f"\n    | {printable(line)}" for line in lines)
 
+    def kill(self) -> None:
+        """Kill it, and what it has started."""
+        if not self._over:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
-def _kill(group: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, signal.SIGKILL)
+    def end(self) -> None:
+        """It has ended behind this; its number may be another's then."""
+        self.kill()
+        self._over = True
+        self._process.wait()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as pipe:
+            while data := os.read(pipe.fileno(), _TAIL_BYTES):
+                self._printed = (self._printed + data)[-_TAIL_BYTES:]
+
+
+def _accepted(door: socket.socket, seconds: float) -> socket.socket | None:
+    """A connection that is made within so many seconds."""
+    door.settimeout(seconds)
+    with contextlib.suppress(TimeoutError, BlockingIOError):
+        return door.accept()[0]
+    return None
 
 
 class _ExitedError(Mismatch):
@@ -247,7 +306,8 @@ class _NobodyCameError(Mismatch):
     """The program runs and has not connected."""
 
     def __init__(self, seconds: float, tail: str) -> None:
-        super().__init__("a connection", f"none within {seconds:g} s{tail}")
+        super().__init__("a connection", f"none within {seconds:g} s (--timeout){tail}")
+        self.still_runs = f"it still runs after {seconds:g} s (--timeout){tail}"
 
 
 class ScriptedSession(CheckedSession):
@@ -263,13 +323,14 @@ class ScriptedSession(CheckedSession):
         """v3: whether NOTIFY is answered with success."""
         self.end: int | None = None
         """The id with which the stream has ended."""
+        self._open = False
         self._resets = 0
         self._last: int | None = None
         self._run = run
 
-    def quiet(self, expected: str) -> None:
+    def quiet(self, expected: str, seconds: float = 0.0) -> None:
         """For a while nothing may come that breaks a rule, and the connection stays open."""
-        until = time.monotonic() + self._run.setting.quiet
+        until = time.monotonic() + (seconds or self._run.setting.quiet)
         while True:
             try:
                 frame = self.wire.receive(until - time.monotonic())
@@ -311,24 +372,34 @@ class ScriptedSession(CheckedSession):
         self.send(Error(reason))
         self.wire.close()
 
-    def rewind(self, times: int) -> None:
-        """Ask for the stream again, behind the committed line, with several NACKs."""
+    def rewind(self, times: int, credits: int = 0) -> None:
+        """Ask for the stream again, behind the committed line, with several NACKs that each grant credits."""
         run = self._run
         assert run.stream is not None
-        self.send(*[Nack(0, run.stream.stream_id, run.reference or 0)] * times)
+        self.send(*[Nack(credits, run.stream.stream_id, run.reference or 0)] * times)
         self._resets, self.held, self.end = self._resets + times, [], None
 
     def filled(self, lines: int) -> None:
-        """Take frames until so many lines are held."""
-        self.take(lambda: len(self.held) >= lines, f"{lines} lines as messages")
+        """Take frames until so many lines are held. Where other frames use up the credits, as many more are granted."""
+
+        def held() -> bool:
+            missing = lines - len(self.held)
+            if missing > 0 and self.wire.credits == 0 and not self.wire.queued:
+                self.commit(0, missing)
+            return missing <= 0
+
+        self.take(held, f"{lines} lines as messages")
 
     def all_sent(self, *, committing: bool = False) -> None:
         """Take frames until the stream has ended. Credits are granted, with ``committing`` for commits."""
         run = self._run
-        while self.end is None:
-            if (self.wire.credits or 0) <= 0:
+
+        def ended() -> bool:
+            if self.end is None and (self.wire.credits or 0) <= 0:
                 self.commit(len(self.held) if committing else 0, WINDOW)
-            self._take(self.next("all lines as messages, and the end of the stream"))
+            return self.end is not None
+
+        self.take(ended, "all lines as messages, and the end of the stream")
         missing = len(run.lines) - run.committed - len(self.held)
         if missing:
             line = run.committed + len(self.held)
@@ -369,7 +440,7 @@ class ScriptedSession(CheckedSession):
             case Message() as message:
                 self._message(message, frame)
             case EosMessage(message_id=last):
-                self.end = (self._run.reference or 0) if last is None else last
+                self._ended(self._last or self._run.reference or 0 if last is None else last, frame)
             case Error(reason=reason):
                 raise Mismatch("no ERROR, because the worker has broken no rule", printable(reason), frame)
             case _:
@@ -386,7 +457,8 @@ class ScriptedSession(CheckedSession):
         self.notifies += 1
         self._last, self._resets = None, max(0, self._resets - 1)
         if not drafts:
-            self.send(NotifyAck(self.accepting, notify.stream_id, reference or NOTHING_PROCESSED))
+            self.send(NotifyAck(self.accepting and not self._open, notify.stream_id, reference or NOTHING_PROCESSED))
+            self._open = self.accepting
 
     def _message(self, message: Message, frame: DecodedFrame) -> None:
         if self._resets:
@@ -397,7 +469,14 @@ class ScriptedSession(CheckedSession):
         if message.payload is not None:
             self._line(message.message_id, message, frame)
         if message.flags & Flags.EOS:
-            self.end = message.message_id
+            self._ended(message.message_id, frame)
+
+    def _ended(self, message_id: int, frame: DecodedFrame) -> None:
+        last = self.held[-1] if self.held else self._run.reference or 0
+        if message_id < last:
+            expected = f"the end of the stream with the id of its last message, {last}, or one above it"
+            raise Mismatch(expected, shown(frame), frame, "docs/protocol.md#stream-states")
+        self.end, self._open = message_id, False
 
     def _line(self, message_id: int, message: Message, frame: DecodedFrame) -> None:
         run = self._run
@@ -419,6 +498,9 @@ class ScriptedSession(CheckedSession):
             expected = f"line {place + 1} with the same message id as before, {run.ids[place]}"
             raise Mismatch(expected, shown(frame), frame, "docs/protocol.md#points-of-reference")
         self.held.append(message_id)
+
+    def _progress(self) -> int:
+        return self._run.committed + len(self.held)
 
     def _state(self) -> str:
         run = self._run

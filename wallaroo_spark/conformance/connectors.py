@@ -6,9 +6,10 @@ Source: ``docs/conformance.md``.
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Sequence
 
-from wallaroo_spark.conformance.checks import Check, CheckPlan, CheckResult, CheckTable, run_check
+from wallaroo_spark.conformance.checks import Check, CheckPlan, CheckResult, CheckTable, Mismatch, run_check
 from wallaroo_spark.conformance.connector_runs import LINES, CheckedConnector, ConnectorRun
 from wallaroo_spark.protocol import Ack, Error, Nack, Restart
 from wallaroo_spark.protocol.faults import later, redirect, superseded
@@ -16,6 +17,10 @@ from wallaroo_spark.protocol.faults import later, redirect, superseded
 SPECIAL_LINES = (b"first", b"", "caf\u00e9 \u2603".encode(), b" spaces ", b"x" * 70_000, b"last")
 """Messages that are empty, not ASCII, or longer than a u16 counts."""
 _DRAFTS = ("draft-le", "draft-be")
+_LATER = 3
+"""How many times in a row a connector is told to try again later."""
+_LEAST_PAUSE = 0.05
+"""Mean seconds between two of its connections. A choice: far below every back-off, and above a loop without one."""
 CHECKS = CheckTable[ConnectorRun]()
 
 
@@ -24,6 +29,15 @@ def _handshake(run: ConnectorRun) -> None:
     """HELLO comes first, with the version, the cookie and the instance that were given, and nothing before OK."""
     session = run.accept()
     session.quiet("the connector waits for OK")
+    session.answer()
+    session.finish()
+
+
+@CHECKS.check("late-ok", "docs/protocol.md#session-states")
+def _late_ok(run: ConnectorRun) -> None:
+    """OK comes 11 s behind HELLO: the connector waits for it."""
+    session = run.accept()
+    session.quiet("the connector waits for OK, at least 30 s", run.setting.late)
     session.answer()
     session.finish()
 
@@ -41,6 +55,11 @@ def _end_of_stream(run: ConnectorRun) -> None:
     session = run.answered(len(LINES) + 1)
     session.filled(len(LINES))
     session.quiet("the connector waits for a credit, where the end of a stream takes one")
+    if session.end is None:
+        session.commit()
+        session.quiet(
+            "the connector ends its stream before it closes the connection, and waits for a credit where it needs one"
+        )
     session.all_sent()
     session.quiet("the connector waits until the end of its stream is acknowledged")
     session.commit()
@@ -107,6 +126,16 @@ def _worker_dies(run: ConnectorRun) -> None:
     run.answered().finish()
 
 
+@CHECKS.check("killed", "docs/protocol.md#points-of-reference")
+def _killed(run: ConnectorRun) -> None:
+    """The program is killed and started again with the same lines: it goes on behind the committed message."""
+    session = run.answered()
+    session.filled(10)
+    session.commit(5)
+    run.killed()
+    run.answered(name=False).finish()
+
+
 @CHECKS.check("rewind", "docs/protocol.md#rewinding")
 def _rewind(run: ConnectorRun) -> None:
     """NACK is answered with NOTIFY, once for each, and RESTART by connecting again; then the messages come again."""
@@ -114,9 +143,11 @@ def _rewind(run: ConnectorRun) -> None:
     session.filled(10)
     session.commit(5)
     if session.revision.has(Nack):
-        session.rewind(2)
+        session.take(lambda: session.wire.credits == 0, "as many frames as there are credits")
         before = session.notifies
+        session.rewind(2, credits=4)
         session.take(lambda: session.notifies == before + 2, "a NOTIFY for each of two NACKs")
+        session.take(lambda: session.wire.credits == 0, "8 credits used, which came in two NACKs")
     else:
         session.send(Restart())
         session.goes_back()
@@ -156,9 +187,16 @@ def _redirect(run: ConnectorRun) -> None:
 
 @CHECKS.check("try-again-later", "docs/protocol.md#reasons-that-a-connector-may-act-on")
 def _try_again_later(run: ConnectorRun) -> None:
-    """HELLO is answered with `try again later`: the connector connects again."""
-    run.accept().refuse(later("the worker is full"))
-    run.answered().finish()
+    """HELLO is answered with `try again later`: the connector connects again, with back-off."""
+    begin = time.monotonic()
+    for _ in range(_LATER):
+        run.accept().refuse(later("the worker is full"))
+    session = run.accept()
+    if (seconds := time.monotonic() - begin) < _LATER * _LEAST_PAUSE:
+        expected = f"pauses before it connects again, of {_LEAST_PAUSE:g} s at the least"
+        raise Mismatch(expected, f"{_LATER + 1} connections within {seconds:.2f} s")
+    session.answer()
+    session.finish()
 
 
 @CHECKS.check("refused-cookie", "docs/protocol.md#when-to-try-again")
@@ -191,7 +229,7 @@ def _refused_stream(run: ConnectorRun) -> None:
 
 def plan(setting: CheckedConnector, checks: Sequence[Check[ConnectorRun]] = CHECKS) -> CheckPlan:
     """The checks to make, each with a run of the program."""
-    return CheckPlan([functools.partial(_checked, setting, check) for check in checks], stop=setting.kill)
+    return CheckPlan([functools.partial(_checked, setting, check) for check in checks], setting.running)
 
 
 def _checked(setting: CheckedConnector, check: Check[ConnectorRun]) -> CheckResult:

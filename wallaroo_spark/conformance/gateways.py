@@ -10,8 +10,9 @@ import copy
 import functools
 import queue
 import secrets
+import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
@@ -26,6 +27,7 @@ from wallaroo_spark.conformance.checks import (
     CheckTable,
     Mismatch,
     NotApplicableError,
+    Running,
     run_check,
 )
 from wallaroo_spark.errors import printable
@@ -47,6 +49,10 @@ class CheckedGateway:
     """Those of TLS; None: without it."""
     seconds: float = 30.0
     """The longest wait for an answer, a commit among them."""
+    quiet: float = 0.5
+    """The time in which something must not come."""
+    running: Running = field(default_factory=Running)
+    """The clients."""
 
 
 class CheckingClient:
@@ -68,6 +74,10 @@ class CheckingClient:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all calls."""
         self._channel.close()
 
     def event(self, id: str, **fields: Any) -> ce.CloudEvent:
@@ -91,28 +101,31 @@ class CheckingClient:
         except grpc.RpcError as error:
             raise Mismatch(expected, _shown(error)) from None
 
-    def refused(self, method: Any, request: Any, status: str, code: str, *, token: bool = True) -> None:
+    def refused(self, method: Any, request: Any, status: str, code: str, *, token: str | None = None) -> None:
         """The method fails with this status and code."""
+        metadata = self.metadata if token is None else _with_token(token)
         expected = f"{status} with the code {code}"
         try:
-            method(request, timeout=self.setting.seconds, metadata=self.metadata if token else ())
+            method(request, timeout=self.setting.seconds, metadata=metadata)
         except grpc.RpcError as error:
             if _status_and_code(error) == (status, code):
                 return
             raise Mismatch(expected, _shown(error)) from None
-        raise Mismatch(expected, "an answer without an error")
+        raise Mismatch(expected, f"an answer without an error to {_text(request) or 'an empty request'}")
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """The token, where there is one."""
-        token = self.setting.token
-        return (("authorization", f"Bearer {token}"),) if token else ()
+        return _with_token(self.setting.token)
+
+    def join(self, **fields: Any) -> pb.JoinGroup:
+        """The request to join this check's group."""
+        return pb.JoinGroup(**{"stream": self.setting.stream, "group": self.name, "partitions": [0], **fields})
 
     def member(self, **join: Any) -> CheckingMember:
         """A member of this check's group, once it is joined. The group begins at the latest event, and ends with it."""
         member = CheckingMember(self)
-        fields = {"stream": self.setting.stream, "group": self.name, "partitions": [0], **join}
-        member.send(join=pb.JoinGroup(**fields))
+        member.send(join=self.join(**join))
         member.next("joined", "`joined` behind `join`, before anything else")
         return member
 
@@ -126,6 +139,16 @@ class CheckingMember:
         self._call = client.streams.Subscribe(
             iter(self._given.get, None), timeout=client.setting.seconds, metadata=client.metadata
         )
+        self._came: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        threading.Thread(target=self._read, name="conformance-member", daemon=True).start()
+
+    def _read(self) -> None:
+        try:
+            for event in self._call:
+                self._came.put(event)
+            self._came.put(None)
+        except grpc.RpcError as error:
+            self._came.put(error)
 
     def send(self, **message: Any) -> None:
         """Send a message."""
@@ -157,12 +180,22 @@ class CheckingMember:
 
     def event(self, expected: str) -> Any:
         """The next event of the channel."""
+        found = self.end()
+        if found is None or isinstance(found, grpc.RpcError):
+            raise Mismatch(expected, _came(found))
+        return found
+
+    def end(self) -> Any:
+        """What comes next: an event, the error with which the channel ends, or None where it ends without one."""
+        return self._came.get()
+
+    def quiet(self, expected: str) -> None:
+        """For a while nothing comes."""
         try:
-            return next(self._call)
-        except StopIteration:
-            raise Mismatch(expected, "the channel has ended") from None
-        except grpc.RpcError as error:
-            raise Mismatch(expected, _shown(error)) from None
+            found = self._came.get(timeout=self._client.setting.quiet)
+        except queue.Empty:
+            return
+        raise Mismatch(expected, _came(found))
 
     def delivery(self, *ids: str) -> Any:
         """The next delivery, which has these events."""
@@ -170,9 +203,13 @@ class CheckingMember:
         self.has(given, *ids)
         return given
 
+    def ids(self, given: Any) -> list[str]:
+        """The events of a delivery, by the ids that they were given here."""
+        return [event.id.removeprefix(f"{self._client.name}-") for event in given.events]
+
     def has(self, given: Any, *ids: str) -> None:
         """The delivery has these events."""
-        found = [event.id.removeprefix(f"{self._client.name}-") for event in given.events]
+        found = self.ids(given)
         if found != list(ids):
             raise Mismatch(f"a delivery with the events {', '.join(ids)}", f"one with {', '.join(found) or 'none'}")
 
@@ -188,13 +225,18 @@ class CheckingMember:
 
     def ends(self, expected: str) -> None:
         """The channel ends without an error."""
-        try:
-            found = next(self._call)
-        except StopIteration:
-            return
-        except grpc.RpcError as error:
-            raise Mismatch(expected, _shown(error)) from None
-        raise Mismatch(expected, _text(found))
+        if (found := self.end()) is not None:
+            raise Mismatch(expected, _came(found))
+
+
+def _with_token(token: str) -> tuple[tuple[str, str], ...]:
+    return (("authorization", f"Bearer {token}"),) if token else ()
+
+
+def _came(found: Any) -> str:
+    if found is None:
+        return "the channel has ended without an error"
+    return _shown(found) if isinstance(found, grpc.RpcError) else _text(found)
 
 
 def _status_and_code(error: Any) -> tuple[str, str]:
@@ -228,10 +270,23 @@ def _describe(client: CheckingClient) -> None:
 
 @CHECKS.check("no-token", "docs/pipelines/gateway.md#tokens")
 def _no_token(client: CheckingClient) -> None:
-    """A call without the token is refused."""
+    """A call without a token, and one with another token, is refused."""
     if not client.setting.token:
         raise NotApplicableError("no token was given")
-    client.refused(client.schema.Describe, pb.DescribeRequest(), "UNAUTHENTICATED", "token-refused", token=False)
+    calls = (
+        (client.schema.Describe, pb.DescribeRequest()),
+        (client.streams.Publish, client.request("a")),
+        (_first_of(client.streams.PublishMany), client.request("a")),
+        (_first_of(client.streams.Subscribe), pb.SubscriberMessage(join=client.join())),
+    )
+    for token in ("", f"{client.setting.token}-not"):
+        for method, request in calls:
+            client.refused(method, request, "UNAUTHENTICATED", "token-refused", token=token)
+
+
+def _first_of(method: Any) -> Any:
+    """The first answer of a channel with one request."""
+    return lambda request, **given: next(method(iter([request]), **given), None)
 
 
 @CHECKS.check("publish", _PUBLISHING)
@@ -253,10 +308,13 @@ def _published_again(client: CheckingClient) -> None:
 
 @CHECKS.check("received", _PUBLISHING)
 def _received(client: CheckingClient) -> None:
-    """Publish with RECEIVED is answered without places."""
+    """Publish with RECEIVED is answered without places, and the event comes."""
+    member = client.member()
     found = client.publish("a", durability=pb.RECEIVED)
     if found.places:
         raise Mismatch("no places with RECEIVED", _text(found))
+    member.delivery("a")
+    member.cancel()
 
 
 @CHECKS.check("publish-many", _PUBLISHING)
@@ -268,14 +326,13 @@ def _publish_many(client: CheckingClient) -> None:
     expected = "an answer to each of four requests, with its number: 5 and 7 with places, 6 and 8 with problems"
     try:
         answers = client.streams.PublishMany(iter(requests), timeout=client.setting.seconds, metadata=client.metadata)
-        found = {answer.request: answer for answer in answers}
+        found = sorted((answer.request, len(answer.places), answer.problem.code) for answer in answers)
     except grpc.RpcError as error:
         raise Mismatch(expected, _shown(error)) from None
-    shown = {number: (len(answer.places), answer.problem.code) for number, answer in sorted(found.items())}
-    right = {5: (1, ""), 6: (0, "request-invalid"), 7: (1, "")}
+    right = [(5, 1, ""), (6, 0, "request-invalid"), (7, 1, "")]
     # A token may not be allowed to know whether there is a stream.
-    if shown not in ({**right, 8: (0, "object-unknown")}, {**right, 8: (0, "permission-missing")}):
-        raise Mismatch(expected, f"number: (places, problem) {shown}")
+    if found not in ([*right, (8, 0, "object-unknown")], [*right, (8, 0, "permission-missing")]):
+        raise Mismatch(expected, f"(number, places, problem) {', '.join(map(str, found)) or 'no answer'}")
 
 
 @CHECKS.check("unknown-stream", _ERRORS)
@@ -291,8 +348,8 @@ def _invalid_events(client: CheckingClient) -> None:
     """A request without events, and events without id, source or type, or with wrong attributes, are refused."""
     right = client.event("invalid")
     wrong = [copy.deepcopy(right) for _ in range(5)]
-    for event, field in zip(wrong, ("id", "source", "type"), strict=False):
-        event.ClearField(field)
+    for event, missing in zip(wrong, ("id", "source", "type"), strict=False):
+        event.ClearField(missing)
     wrong[3].attributes["Upper"].ce_string = "x"
     wrong[4].attributes["time"].ce_string = "now"
     for events in ([], *([one] for one in wrong)):
@@ -314,32 +371,40 @@ def _join_first(client: CheckingClient) -> None:
     member = CheckingMember(client)
     member.send(ack=pb.Ack(delivery=1))
     expected = "INVALID_ARGUMENT with the code request-invalid, because the first message is no `join`"
-    try:
-        found = next(member._call)
-    except StopIteration:
-        raise Mismatch(expected, "the channel has ended without an error") from None
-    except grpc.RpcError as error:
-        if _status_and_code(error) == ("INVALID_ARGUMENT", "request-invalid"):
-            return
-        raise Mismatch(expected, _shown(error)) from None
-    raise Mismatch(expected, _text(found))
+    found = member.end()
+    if not isinstance(found, grpc.RpcError) or _status_and_code(found) != ("INVALID_ARGUMENT", "request-invalid"):
+        raise Mismatch(expected, _came(found))
 
 
 @CHECKS.check("consume", _ORDER)
 def _consume(client: CheckingClient) -> None:
     """Deliveries, acks and their `settled` come in their order, to the end."""
     member = client.member(max_events=2)
-    places = client.publish("a", "b", "c").places
-    given = member.delivery("a", "b")
-    if (given.partition, given.first, given.more) != (0, places[0].offset, False):
-        raise Mismatch(f"partition 0, first {places[0].offset}, nothing more", _text(given))
-    member.send(ack=pb.Ack(delivery=given.delivery))
-    settled, following = member.both("settled", "delivery", "`settled`, and the next delivery, in any order")
-    member.accepted(settled, given.delivery)
-    member.has(following, "c")
-    member.send(ack=pb.Ack(delivery=following.delivery))
-    member.close()
-    member.settled(following.delivery)
+    left = dict(zip("abc", client.publish(*"abc").places, strict=True))
+    expected = "deliveries of partition 0 with a, b and c in their order, at most 2 in each, and `settled` for each ack"
+    taken: list[str] = []
+    unsettled: set[int] = set()
+    while left or unsettled:
+        found = member.event(expected)
+        given = found.delivery
+        if found.WhichOneof("event") == "settled" and found.settled.delivery in unsettled:
+            unsettled.remove(member.accepted(found.settled, found.settled.delivery).delivery)
+            continue
+        ids = member.ids(given)
+        taken += ids
+        if not (ids and len(taken) <= 2 and ids == list(left)[: len(ids)] and given.partition == 0):
+            raise Mismatch(expected, _text(found))
+        if given.first != (first := left[ids[0]].offset):
+            raise Mismatch(f"a delivery whose first event, {ids[0]}, has the offset {first}", _text(found))
+        for one in ids:
+            del left[one]
+        if given.more:
+            continue
+        taken = []
+        member.send(ack=pb.Ack(delivery=given.delivery))
+        unsettled.add(given.delivery)
+        if not left:
+            member.close()
     member.ends("the channel ends when the client has closed its side and its acks are answered")
 
 
@@ -350,7 +415,8 @@ def _nack(client: CheckingClient) -> None:
     client.publish("a")
     given = member.delivery("a")
     member.send(nack=pb.Nack(delivery=given.delivery, delay=1, reason="a check"))
-    _, again = member.both("settled", "delivery", "`settled`, and the same events again")
+    settled, again = member.both("settled", "delivery", "`settled`, and the same events again")
+    member.accepted(settled, given.delivery)
     member.has(again, "a")
     if again.delivery == given.delivery:
         raise Mismatch("another number for the delivery that comes again", _text(again))
@@ -361,11 +427,12 @@ def _nack(client: CheckingClient) -> None:
 
 @CHECKS.check("lost-client", _ORDER)
 def _lost_client(client: CheckingClient) -> None:
-    """The delivery of a client that is lost is given to another member."""
+    """The delivery of a client that is lost is given to another member, and not before."""
     first = client.member()
     client.publish("a")
     first.delivery("a")
     second = client.member()
+    second.quiet("nothing for a second member as long as the first one has the delivery")
     first.cancel()
     given = second.delivery("a")
     second.send(ack=pb.Ack(delivery=given.delivery))
@@ -386,7 +453,7 @@ def _ack_without_delivery(client: CheckingClient) -> None:
 
 @CHECKS.check("transaction", _ORDER)
 def _transaction(client: CheckingClient) -> None:
-    """The states of a transaction come in their order, `settled` with its places."""
+    """The states of a transaction come in their order, `settled` with its places, and its event is in the stream."""
     member = client.member(max_events=1)
     client.publish("a")
     number = member.delivery("a").delivery
@@ -396,8 +463,8 @@ def _transaction(client: CheckingClient) -> None:
     member.send(ack=pb.Ack(delivery=number))
     states: dict[int, list[str]] = {-1: [], 0: []}
     expected = "PENDING and APPLIED of the begin (-1), PENDING, APPLIED and COMMITTED of the statement (0), `settled`"
-    settled = None
-    while settled is None:
+    settled = given = None
+    while settled is None or given is None:
         found = member.event(expected)
         match found.WhichOneof("event"):
             case "statement":
@@ -406,7 +473,8 @@ def _transaction(client: CheckingClient) -> None:
                 settled = member.accepted(found.settled, number)
             case "delivery":
                 # The event of the transaction is one of this stream, too.
-                member.has(found.delivery, "t")
+                given = found.delivery
+                member.has(given, "t")
             case _:
                 raise Mismatch(expected, _text(found))
     if states != {-1: ["PENDING", "APPLIED"], 0: ["PENDING", "APPLIED", "COMMITTED"]}:
@@ -418,9 +486,9 @@ def _transaction(client: CheckingClient) -> None:
 
 def plan(setting: CheckedGateway, checks: Sequence[Check[CheckingClient]] = CHECKS) -> CheckPlan:
     """The checks to make, one after the other."""
-    return CheckPlan([functools.partial(_checked, setting, check) for check in checks], at_once=1)
+    return CheckPlan([functools.partial(_checked, setting, check) for check in checks], setting.running, at_once=1)
 
 
 def _checked(setting: CheckedGateway, check: Check[CheckingClient]) -> CheckResult:
-    with CheckingClient(setting) as client:
+    with CheckingClient(setting) as client, setting.running.until(client.close):
         return run_check(check, client)

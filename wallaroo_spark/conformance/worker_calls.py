@@ -12,9 +12,9 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from wallaroo_spark.conformance.checks import CheckedSession, Mismatch, Wire, error_of, shown
+from wallaroo_spark.conformance.checks import CheckedSession, Mismatch, Running, Wire, error_of, shown
 from wallaroo_spark.errors import printable
 from wallaroo_spark.protocol import (
     Ack,
@@ -53,6 +53,8 @@ class CheckedWorker:
     tls: ssl.SSLContext | None = None
     seconds: float = 30.0
     """The longest wait for something that has to come, a commit among them."""
+    running: Running = field(default_factory=Running)
+    """The connections."""
 
 
 class Visitor:
@@ -84,6 +86,7 @@ class Visitor:
             raise Mismatch(f"a worker at {host}:{port}", f"no connection ({error.strerror or error})") from None
         wire = Wire(made, End.CONNECTOR)
         self._closing.callback(wire.drop)
+        self._closing.enter_context(self.setting.running.until(wire.interrupt))
         return WorkerCall(self, wire)
 
     def session(self, *, apart: bool = False) -> WorkerCall:
@@ -116,6 +119,14 @@ class Visitor:
             PROGRAM,
             self.instance,
         )
+
+
+_REASONS = "docs/protocol.md#reasons-that-a-connector-may-act-on"
+
+
+def _for_a_person(reason: str) -> bool:
+    """Whether no connector connects again because of this reason."""
+    return bool(reason) and not (is_later(reason) or redirect_address(reason))
 
 
 class WorkerCall(CheckedSession):
@@ -177,14 +188,15 @@ class WorkerCall(CheckedSession):
         """The worker has acknowledged the stream up to this reference."""
         self.take(lambda: self.acknowledged >= reference, f"an ACK of message {reference}, once it is committed")
 
-    def refused(self, expected: str, reason: Callable[[str], bool] = bool) -> str:
+    def refused(self, expected: str, reason: Callable[[str], bool] = _for_a_person) -> str:
         """The worker sends ERROR, and closes the connection. Returns the reason."""
-        while (found := error_of(frame := self.next(expected))) is None:
+        end = time.monotonic() + self._seconds
+        while (found := error_of(frame := self.next(expected, left=end - time.monotonic()))) is None:
             if isinstance(frame.frame, Ok):
                 raise Mismatch(expected, shown(frame), frame)
             self._take(frame)
         if not reason(found):
-            raise Mismatch(expected, shown(frame), frame)
+            raise Mismatch(f"{expected}, which is for a person", shown(frame), frame, _REASONS)
         self.closed("the worker closes the connection behind its ERROR")
         return found
 

@@ -255,8 +255,9 @@ class CaptureDecoder:
     ) -> DecodedFrame:
         assert known.revision is not None
         if piece.problem:
+            at_byte = piece.offset
             return DecodedFrame(
-                at, number, sender, piece.offset, piece.data, error=piece.problem, error_offset=piece.offset
+                at, number, sender, at_byte, piece.data, error=piece.problem, error_offset=at_byte, code=piece.code
             )
         name, frame, problem, error_at = decode_frame(known.revision, piece.data)
         credits = None

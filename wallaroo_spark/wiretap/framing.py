@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from wallaroo_spark.errors import ProtocolError
-from wallaroo_spark.protocol import LENGTH_BYTES, Revision, recognise
+from wallaroo_spark.protocol import LENGTH_BYTES, Fault, Revision, recognise
 from wallaroo_spark.protocol.frames import structs
 
 HEADER_BYTES = LENGTH_BYTES + 1
@@ -30,6 +30,8 @@ class Piece:
     """The bytes; of a frame with length and tag."""
     problem: str = ""
     """The reason why they are not a frame; empty for a frame."""
+    code: str = ""
+    """The code of the problem; empty where it has none."""
 
 
 class FrameFinder:
@@ -73,14 +75,14 @@ class FrameFinder:
         length: int = self._u32.unpack_from(self._buffer)[0]
         if length == 0:
             problem = "a frame of length 0 is announced; the length counts the tag, so it is at least 1"
-            return self._piece(self._take(LENGTH_BYTES), problem)
+            return self._piece(self._take(LENGTH_BYTES), problem, Fault.EMPTY_FRAME)
         if length > self._max:
             self._lost = True
             problem = (
-                f"a frame of {length} bytes is announced, and frames of at most {self._max} are read here "
-                "(--max-frame-bytes); check the byte order of the length"
+                f"a frame of {length} bytes is announced, and frames of at most {self._max} are read here; check the "
+                "byte order of the length"
             )
-            return self._piece(self._take(len(self._buffer)), problem)
+            return self._piece(self._take(len(self._buffer)), problem, Fault.FRAME_TOO_LONG)
         if len(self._buffer) < LENGTH_BYTES + length:
             return None
         return self._piece(self._take(LENGTH_BYTES + length), "")
@@ -90,9 +92,9 @@ class FrameFinder:
         del self._buffer[:count]
         return taken
 
-    def _piece(self, data: bytes, problem: str) -> Piece:
+    def _piece(self, data: bytes, problem: str, code: str = "") -> Piece:
         offset, self._offset = self._offset, self._offset + len(data)
-        return Piece(offset, data, problem)
+        return Piece(offset, data, problem, code)
 
 
 class FrameCursor:

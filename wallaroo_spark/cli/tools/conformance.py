@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import shutil
 import socket
+import ssl
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 
 import click
 
-from wallaroo_spark.cli.common import exit_unless
+from wallaroo_spark.cli.common import TERMINATED, exit_unless
 from wallaroo_spark.cli.signals import Signals
 from wallaroo_spark.cli.verbs import Json, row_of, verb
 from wallaroo_spark.conformance import connectors, workers
@@ -53,6 +55,11 @@ class TlsOptions:
         """Authority, certificate and key; None without TLS."""
         found = (self.tls_ca, self.tls_certificate, self.tls_key)
         return found if self.tls or any(found) else None
+
+    def context(self) -> ssl.SSLContext | None:
+        """The context of a client; None without TLS."""
+        files = self.files()
+        return None if files is None else client_context(*files)
 
 
 @verb()
@@ -112,29 +119,39 @@ def conformance(
     if connector:
         plan = _of_connector(connector, resolve_secret(cookie), protocol_version, timeout, quiet, checks)
     elif worker:
-        _reach(worker, timeout, not_connected)
-        files = tls.files()
-        context = None if files is None else client_context(*files)
+        context = tls.context()
+        _reach(worker, timeout, context, not_connected)
         setting = CheckedWorker(worker, resolve_secret(cookie), protocol_version, context, timeout)
         plan = workers.plan(setting, _chosen(workers.CHECKS, checks), revisions or REVISIONS)
     else:
         plan = _of_gateway(gateway_address, stream, resolve_secret(token), tls, timeout, checks)
     with Signals():
         results = _made(plan, as_json)
-    exit_unless(not any(one.outcome is CheckOutcome.FAILED for one in results))
+        exit_unless(not any(one.outcome is CheckOutcome.FAILED for one in results))
+        return
+    raise click.exceptions.Exit(TERMINATED)
 
 
-def _reach(address: str, seconds: float, error: Callable[[str, Exception, float], TransportError]) -> None:
-    """Raise an error when nothing listens at an address, in place of one failure for each check."""
+def _reach(
+    address: str,
+    seconds: float,
+    tls: ssl.SSLContext | None,
+    error: Callable[[str, Exception, float], TransportError],
+) -> None:
+    """Raise an error when an address cannot be connected to, in place of one failure for each check."""
+    host, port = parse_address(address)
     try:
-        socket.create_connection(parse_address(address), seconds).close()
+        with socket.create_connection((host, port), seconds) as plain:
+            if tls is not None:
+                tls.wrap_socket(plain, server_hostname=host).close()
     except OSError as reason:
         raise error(address, reason, seconds) from reason
 
 
 def _no_gateway(address: str, reason: Exception, _: float) -> TransportError:
     return TransportError(
-        f"cannot connect to the gateway {address}: {describe(reason)}; check the address and that the application runs",
+        f"cannot connect to the gateway {address}: {describe(reason)}; check the address, that the application runs, "
+        "and that both sides use TLS or none does",
         code="gateway-unreachable",
         peer=address,
     )
@@ -163,7 +180,10 @@ def _of_gateway(
 
     if not stream:
         raise click.UsageError("--gateway needs --stream NAMESPACE/NAME, a stream to which nobody else publishes")
-    _reach(address, timeout, _no_gateway)
+    context = tls.context()
+    if context is not None:
+        context.set_alpn_protocols(["h2"])
+    _reach(address, timeout, context, _no_gateway)
     credentials = None
     if (files := tls.files()) is not None:
         ca, certificate, key = files
@@ -183,10 +203,11 @@ def _chosen(table: Sequence[Check[P]], names: Sequence[str]) -> Sequence[Check[P
 
 def _made(plan: CheckPlan, as_json: bool) -> list[CheckResult]:
     results: list[CheckResult] = []
-    for one in plan.results():
-        results.append(one)
-        if not as_json:
-            click.echo(_text(one))
+    with contextlib.closing(plan.results()) as found:
+        for one in found:
+            results.append(one)
+            if not as_json:
+                click.echo(_text(one))
     numbers = Counter(one.outcome for one in results)
     if as_json:
         totals: dict[str, Any] = {outcome.replace(" ", "_"): numbers[outcome] for outcome in CheckOutcome}
