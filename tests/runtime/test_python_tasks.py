@@ -6,10 +6,16 @@ import json
 import socket
 import subprocess
 import sys
+import traceback
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.waiting import SECONDS
+from wallaroo_spark.runtime.python_tasks import collected
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 TASK = """
 import gc, json, sys
@@ -119,3 +125,31 @@ def test_a_service_looks_for_cyclic_garbage_rarely_and_leaves_its_process_as_it_
     before, [serving], after = found
     assert serving[0] > 100 * before[0]
     assert after == before
+
+
+class Interrupted:
+    """A DataFrame whose job is interrupted, as that of a batch is when its query is stopped."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def collect(self) -> list[Any]:
+        thread = self._spark._jvm.java.lang.Thread  # type: ignore[union-attr]  # the session is a classic one
+        thread.currentThread().interrupt()
+        thread.sleep(1000)
+        return []
+
+
+def test_a_batch_that_is_stopped_ends_with_an_error_in_which_spark_finds_that_within_the_stack_of_a_query(
+    spark: SparkSession,
+) -> None:
+    with pytest.raises(InterruptedError) as stopped:
+        collected(Interrupted(spark))  # type: ignore[arg-type]
+    text = "".join(traceback.format_exception(stopped.value))
+
+    pattern = spark._jvm.org.apache.spark.sql.execution.streaming.runtime.StreamExecution.PROXY_ERROR()  # type: ignore[union-attr]
+    assert pattern.findFirstIn(text).isDefined()
+    assert len(text) < 2000
+    with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
+        collected(spark.sql("SELECT 1 / 0"))
+    assert collected(spark.range(2)) == [(0,), (1,)]

@@ -27,12 +27,15 @@ from wallaroo_spark.errors import ConfigurationError
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark import TaskContext
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, Row
 
 
 QUICKACK = getattr(socket, "TCP_QUICKACK", None)
 """Linux has this option, other systems do not."""
 _FULL_COLLECTION = 2
+_INTERRUPTION = re.compile(r"java\.\S*(InterruptedException|InterruptedIOException|ClosedByInterruptException)")
+_OF_PY4J = "py4j.protocol.Py4JJavaError: An error occurred while calling"
+"""How Spark tells an interrupted call from Python, and stops, from any other error, which is the query's."""
 _RARELY = (100_000, 20, 20)
 """New objects after which a service looks for cyclic garbage among the newest, and how many of these looks are one at
 older objects. Python's own are 700, 10 and 10. A choice: it bounds garbage to some 20 MB."""
@@ -114,6 +117,23 @@ def in_arrow(
         yield from work(context, (piece.rename_columns(names) for piece in rows))
 
     return df.toDF(*(f"c{place}" for place in range(len(names)))).mapInArrow(task, columns)
+
+
+def collected(df: DataFrame) -> list[Row]:
+    """The rows of ``df``, in a function of ``foreachBatch``.
+
+    Raises ``InterruptedError`` when the query is stopped meanwhile. Spark looks for the reason in the text of that
+    error, by a pattern that recurses for each character: the ten thousand of its own error are too many for the stack
+    of a query, which then ends in a StackOverflowError of a thousand lines. Source: ``docs/spark.md``.
+    """
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        return df.collect()
+    except Py4JJavaError as error:
+        if not _INTERRUPTION.search(str(error)):
+            raise
+    raise InterruptedError(f"the query is stopped: {_OF_PY4J} collect: java.lang.InterruptedException")
 
 
 def _has_months(kind: Any) -> bool:

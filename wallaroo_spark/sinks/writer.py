@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.errors import SinkError, one_line
-from wallaroo_spark.runtime.python_tasks import in_arrow
+from wallaroo_spark.runtime.python_tasks import collected, in_arrow
 from wallaroo_spark.runtime.spark_checks import classic_context, tasks_python
 from wallaroo_spark.sidecar.task_access import require_reach
 from wallaroo_spark.sinks.coordinator import Coordinator, Vote, vote
@@ -111,4 +111,4 @@ def run_partitions(sink: Sink, df: DataFrame, batch: int) -> list[Vote]:
         cast = vote(sink, batch, context.partitionId(), rows, context.attemptNumber())
         yield pa.RecordBatch.from_pydict({"vote": [cast.to_json()]})
 
-    return [Vote.from_json(row.vote) for row in in_arrow(df, task, _VOTES).collect()]
+    return [Vote.from_json(row.vote) for row in collected(in_arrow(df, task, _VOTES))]

@@ -14,6 +14,7 @@ from wallaroo_spark.engine.set_aside import NOTHING, SetAside
 from wallaroo_spark.engine.source import register
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.runtime import spark_checks
+from wallaroo_spark.runtime.python_tasks import collected
 from wallaroo_spark.runtime.spark_sessions import quick_on_local_disk
 from wallaroo_spark.sidecar.syncing import sync_file_system
 from wallaroo_spark.storage.locations import Location, for_tasks
@@ -121,7 +122,7 @@ def sealing(
     """
 
     def seal(rows: Any, batch: int) -> None:
-        written = rows.mapInArrow(output_writer(in_tasks, batch), OUTPUT_FILE_DDL).collect()
+        written = collected(rows.mapInArrow(output_writer(in_tasks, batch), OUTPUT_FILE_DDL))
         require()
         before = outputs.manifest(batch - 1) if batch > 0 else None
         outputs.seal(manifest_of(batch, (OutputFile.from_json(row.file) for row in written), before))

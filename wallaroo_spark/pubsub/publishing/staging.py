@@ -17,7 +17,7 @@ from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.errors import PubSubError, split_code
 from wallaroo_spark.pubsub.publishing.topic_log import StagedFile, TopicLog, TopicManifest
 from wallaroo_spark.runtime.job_errors import in_short
-from wallaroo_spark.runtime.python_tasks import in_arrow
+from wallaroo_spark.runtime.python_tasks import collected, in_arrow
 from wallaroo_spark.runtime.spark_checks import classic_context
 from wallaroo_spark.storage.locations import Location, for_tasks
 
@@ -62,7 +62,7 @@ def stage(df: DataFrame, epoch: EpochArgument, files: CheckpointFiles, topic_log
     try:
         checkpoint = for_tasks(topic_log.checkpoint, df.sparkSession)
         write = _writer(checkpoint, topic, batch, column)
-        rows = in_arrow(df, write, "file string, columns binary").collect()
+        rows = collected(in_arrow(df, write, "file string, columns binary"))
     except Exception as error:
         # The task's own message is clearer than the stack traces that Spark puts around it.
         if "PubSubError: " in str(error):
