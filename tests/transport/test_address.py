@@ -38,7 +38,6 @@ def test_a_list_keeps_its_order_and_skips_empty_entries() -> None:
         ("::1:7100", "without brackets"),
         ("[::1]", "without brackets"),
         ("a b:7100", "has no host"),
-        ("redis://host:1", "without brackets, or two ports"),
         ("user@host:1", "has no host"),
         ("host:", "has port ''"),
         ("host:0", "has port '0'"),
@@ -53,6 +52,27 @@ def test_a_text_that_is_not_an_address_is_named_with_an_example(text: str, probl
     assert problem in str(caught.value)
     assert repr(text) in str(caught.value)
     assert "worker-1:7100" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "redis://:geheim@host:6379/0",
+            "'redis://…' is a URL and not an address; give the URL of a registry as registry",
+        ),
+        (
+            "rediss+cluster://:geheim@host",
+            "'rediss+cluster://…' is a URL and not an address; give the URL of a registry",
+        ),
+        ("tcp://geheim:7100", "'tcp://…' is a URL and not an address; leave tcp:// out, or write host:port"),
+    ],
+)
+def test_a_url_is_named_without_what_may_be_secret(text: str, said: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        parse_address(text)
+    assert said in str(caught.value)
+    assert "geheim" not in f"{caught.value} {caught.value.fields}"
 
 
 @pytest.mark.parametrize("text", ["", " ", ",,"])

@@ -22,6 +22,11 @@ def parse_address(text: str, *, least: int = 1) -> tuple[str, int]:
     ``least`` is the least port that is accepted. Raises :class:`ConfigurationError` with the text, the mistake, and an
     example.
     """
+    scheme, separator, _ = text.strip().partition("://")
+    if separator:
+        # Without the rest, in which there may be a password.
+        remedy = "give the URL of a registry as registry" if "redis" in scheme else f"leave {scheme}:// out"
+        raise _unreadable(f"{scheme}://…", "is a URL and not an address", f"{remedy}, or {_EXAMPLE}")
     host, colon, port = text.strip().rpartition(":")
     if not colon:
         raise _unreadable(text, "has no port")
@@ -55,8 +60,8 @@ def format_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _unreadable(text: str, problem: str) -> ConfigurationError:
-    return ConfigurationError(f"address {text!r} {problem}; {_EXAMPLE}", code="address-invalid", address=text)
+def _unreadable(text: str, problem: str, remedy: str = _EXAMPLE) -> ConfigurationError:
+    return ConfigurationError(f"address {text!r} {problem}; {remedy}", code="address-invalid", address=text)
 
 
 _FIELDS = ("slot", "port")
