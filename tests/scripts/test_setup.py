@@ -18,7 +18,7 @@ import pytest
 from tests.waiting import SECONDS
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "setup"
-TOOLS = ("bash", "cat", "cksum", "cp", "dirname", "env", "head", "mkdir", "mv", "rm", "sed")
+TOOLS = ("bash", "cat", "cksum", "cp", "dirname", "env", "head", "mkdir", "mv", "readlink", "rm", "sed")
 
 TOY_PYTHON = f"""#!/usr/bin/env bash
 if [ "$1 $2" = "-m venv" ]; then
@@ -244,6 +244,31 @@ def test_an_environment_whose_python_is_gone_is_built_again(ready: Machine) -> N
 
     assert ready.setup("test").returncode == 0
     assert ready.calls() == ["venv", "pip .[test]"]
+
+
+def test_an_environment_that_is_a_link_is_used_as_it_is(ready: Machine, tmp_path: Path) -> None:
+    other = Machine(tmp_path / "a second folder", ready.programs, ready.notes)
+    copy_script(other.root)
+    (other.root / ".venv").symlink_to(ready.root / ".venv")
+
+    done = other.setup("test")
+
+    assert done.returncode == 0
+    assert done.stderr == f"setup: using .venv as it is, a link to {ready.root / '.venv'}\n"
+    assert (other.root / ".venv").is_symlink()
+    assert ready.calls() == []
+
+
+def test_a_link_that_leads_to_no_environment_is_refused(ready: Machine, tmp_path: Path) -> None:
+    other = Machine(tmp_path / "a second folder", ready.programs, ready.notes)
+    copy_script(other.root)
+    (other.root / ".venv").symlink_to(tmp_path / "nowhere")
+
+    refused = other.setup("test")
+
+    assert refused.returncode == 1
+    assert f".venv is a link to {tmp_path / 'nowhere'}, where no Python with pip runs; remove" in refused.stderr
+    assert (other.root / ".venv").is_symlink()
 
 
 def test_a_failed_installation_is_tried_again_the_next_time(ready: Machine) -> None:
