@@ -1,5 +1,6 @@
 // Draws each diagram in the colours of the page, and again when the reader changes them.
 const diagrams = [...document.querySelectorAll("pre.mermaid")].map((element) => ({ element, text: element.textContent }));
+const LEAST_SCALE = 0.75; // Smaller text cannot be read on a phone: the diagram scrolls instead.
 const system = matchMedia("(prefers-color-scheme: dark)");
 
 async function draw() {
@@ -11,6 +12,10 @@ async function draw() {
     element.textContent = text;
   }
   await mermaid.run({ nodes: diagrams.map(({ element }) => element) });
+  for (const { element } of diagrams) {
+    const drawn = element.querySelector("svg");
+    drawn.style.minWidth = `${drawn.viewBox.baseVal.width * LEAST_SCALE}px`;
+  }
 }
 
 if (diagrams.length > 0) {
