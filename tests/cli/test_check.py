@@ -229,3 +229,16 @@ class TestWithSpark:
 
         assert subject == "checkpoint"
         assert str(desk.checkpoint) in text
+
+    def test_a_checkpoint_that_spark_cannot_write_is_named_without_the_stack_of_java(
+        self, desk: Desk, spark: SparkSession, tmp_path: Path
+    ) -> None:
+        file = tmp_path / "a file"
+        file.write_text("and no folder", encoding="utf-8")
+
+        [(subject, text)] = problems(desk.findings(checkpoint=str(file / "checkpoint")))
+
+        assert subject == "checkpoint"
+        assert text.startswith(f"Spark cannot write {file}/checkpoint-check-")
+        assert f"Parent path is not a directory: file:{file}; name a checkpoint in a folder where" in text
+        assert " at org." not in text

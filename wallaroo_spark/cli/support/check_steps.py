@@ -18,6 +18,7 @@ from pyarrow import fs
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.cli.common import ATTEMPTS
 from wallaroo_spark.cli.receive.config import ReceiveConfig
+from wallaroo_spark.cli.sessions import refusal
 from wallaroo_spark.cli.support import findings
 from wallaroo_spark.cli.support.findings import Finding, note, ok, problem
 from wallaroo_spark.errors import TransportError, WallarooError
@@ -285,9 +286,13 @@ def _written_by_spark(spark: Any, location: str) -> Iterator[Finding]:
     scratch = f"{location.rstrip('/')}-check-{uuid.uuid4().hex[:8]}"
     rows = spark.readStream.format("rate").option("rowsPerSecond", 1).load()
     writer = rows.writeStream.format("noop").trigger(availableNow=True).option("checkpointLocation", scratch)
+    failure = f"Spark cannot write {scratch}, a folder beside the checkpoint that this check makes and deletes"
+    remedy = "name a checkpoint in a folder where the user of Spark may write"
     try:
-        query = writer.start()
-        if not query.awaitTermination(QUERY_SECONDS):
+        with refusal(failure, remedy, code="checkpoint-unwritable"):
+            query = writer.start()
+            ended = query.awaitTermination(QUERY_SECONDS)
+        if not ended:
             query.stop()
             yield problem("checkpoint", f"a query wrote no batch into {scratch} within {QUERY_SECONDS:g} s")
             return
