@@ -437,8 +437,9 @@ def _for(seconds: float | None, before: str = ", for") -> str:
     return "" if seconds is None else f"{before} {seconds:.1f} s"
 
 
-WAIT_SECONDS = 5.0
-"""Seconds after which a wait is logged. A choice: usual waits for an ACK are a batch, which takes a second or two."""
+WAIT_SECONDS = 15.0
+"""Seconds after which a wait is logged. A choice: a usual wait for an ACK is a batch, which takes a second or two, and
+about ten when it is the first one of its session, or waits for a trigger such as the sample's."""
 LONGEST_PAUSE = 300.0
 """Most seconds between two lines of one wait; each pause is twice the one before. A choice: an operator who looks at
 the log of the last minutes finds one."""

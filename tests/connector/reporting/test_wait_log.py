@@ -48,11 +48,11 @@ def test_a_line_comes_after_some_seconds_then_with_growing_pauses_and_one_at_the
     log = WaitLog("orders/shop-1", lambda: f"waits {loop.now:g}")
 
     with log.waiting():
-        loop.advance(4.9)
+        loop.advance(14.9)
         assert caplog.messages == []
         loop.advance(1000.0)
     assert caplog.messages == [
-        *(f"waits {at}" for at in (5, 10, 20, 40, 80, 160, 320, 620, 920)),
+        *(f"waits {at}" for at in (15, 30, 60, 120, 240, 480, 780)),
         "orders/shop-1 goes on after 1000 seconds",
     ]
     assert log.since is None
@@ -76,11 +76,11 @@ def test_overlapping_waits_are_one_as_long_as_the_oldest_lasts(loop: Loop, caplo
     with log.waiting():
         first = log.waiting()
         first.__enter__()
-        loop.advance(6.0)
-        assert caplog.messages == ["waits 5"]
+        loop.advance(16.0)
+        assert caplog.messages == ["waits 15"]
         first.__exit__(None, None, None)
-        loop.advance(11.0)
-    assert caplog.messages == ["waits 5", "waits 10", "orders/shop-1 goes on after 11 seconds"]
+        loop.advance(31.0)
+    assert caplog.messages == ["waits 15", "waits 30", "orders/shop-1 goes on after 31 seconds"]
 
 
 def test_a_call_that_fails_does_not_go_on(loop: Loop, caplog: pytest.LogCaptureFixture) -> None:
@@ -88,13 +88,13 @@ def test_a_call_that_fails_does_not_go_on(loop: Loop, caplog: pytest.LogCaptureF
 
     def call() -> None:
         with log.waiting():
-            loop.advance(12)
+            loop.advance(31)
             raise TimeoutError
 
     with pytest.raises(TimeoutError):
         call()
 
-    assert caplog.messages == ["waits 5", "waits 10"]
+    assert caplog.messages == ["waits 15", "waits 30"]
 
 
 async def test_a_real_wait_names_the_reason_and_the_way_out(
