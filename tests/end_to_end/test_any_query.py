@@ -219,22 +219,6 @@ def test_a_second_query_fails_and_the_first_goes_on(receiver: Receiver, feeders:
         receiver.start_query(receiver.stream().writeStream.format("noop"), checkpoint=str(tmp_path / "third"))
 
 
-def test_two_receivers_of_one_name_adopt_nothing_and_start_their_own(
-    spark: SparkSession, receiver: Receiver, own_redis: EmbeddedRedis, feeders: Feeders, tmp_path: Path
-) -> None:
-    with Receiver(spark, "orders", workers=1, cookie=COOKIE, registry=own_redis.url, lease_seconds=3) as double:
-        for one in (receiver, double):
-            text = why_it_fails(started(one.stream(), Batches(), tmp_path / "mine"))
-            assert "this program runs several receivers with the name 'orders'" in text
-        batches = Batches()
-        double.start_query(double.stream().writeStream.foreachBatch(batches), checkpoint=str(tmp_path / "double"))
-        feeders.feed(feeders.connect("double", addresses(double)), numbered("double", 1, 5)).result(SECONDS)
-        assert batches.values("double") == payloads("double", 1, 5)
-    started(receiver.stream(), batches, tmp_path / "single")
-    feeders.feed(feeders.connect("single", addresses(receiver)), numbered("single", 1, 5)).result(SECONDS)
-    assert batches.values("single") == payloads("single", 1, 5)
-
-
 def test_a_receiver_with_fsync_starts_its_query_itself(spark: SparkSession, tmp_path: Path) -> None:
     with Receiver(spark, "safe", workers=1, fsync=True) as safe:
         text = why_it_fails(started(safe.stream(), Batches(), tmp_path))

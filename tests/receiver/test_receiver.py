@@ -84,6 +84,19 @@ def test_a_receiver_that_cannot_start_leaves_nothing_behind(spark: SparkSession)
     assert redis_servers() <= of_other_tests
 
 
+def test_a_second_receiver_of_a_name_in_one_program_is_refused_and_the_first_goes_on(spark: SparkSession) -> None:
+    with Receiver(spark, "orders", workers=1) as receiver:
+        found = addresses(receiver)
+        second = Receiver(spark, "orders", workers=1)
+        with pytest.raises(ConfigurationError, match="receiver 'orders' runs in this program already; call stop"):
+            second.start()
+
+        assert (second.addresses, addresses(receiver)) == ([], found)
+        assert receiver.status().running
+    second.start()
+    second.stop()
+
+
 def test_a_file_that_executors_lack_ends_the_start_at_once(spark: SparkSession, tmp_path: Path) -> None:
     missing = str(tmp_path / "no.pem")
     with (

@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -45,7 +46,7 @@ def test_workers_that_would_take_every_task_slot_are_refused(spark: SparkSession
         spark_checks.task_slots(spark, 4)
 
     assert refused.value.message == (
-        "4 workers and the query need 5 task slots, and local[4] has 4: no batch would ever run; use fewer workers, "
+        "4 workers and the query need 5 task slots, and local[4] has 4: no batch would ever run; use workers=3, "
         "or local[5] or more"
     )
 
@@ -74,6 +75,7 @@ class Jobs:
         self.gate = threading.Event()
         self.saved = 0
         self.failures = 0
+        self.error = "noise\nCaused by: java.io.IOException: the executor is gone\nmore noise"
 
     def addTag(self, tag: str) -> None:
         pass
@@ -100,7 +102,7 @@ class Jobs:
     def save(self) -> None:
         self.saved += 1
         if self.saved <= self.failures:
-            raise RuntimeError("noise\nCaused by: java.io.IOException: the executor is gone\nmore noise")
+            raise RuntimeError(self.error)
         assert self.gate.wait(SECONDS)
 
 
@@ -122,6 +124,23 @@ def test_a_job_that_fails_is_submitted_again_under_a_new_number() -> None:
     assert (record.submissions, record.submission) == (3, 9)
     assert record.last_error == "IOException: the executor is gone"
     assert (taken, jobs.slots_taken()) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("error", "warnings"), [("ModuleNotFoundError: No module named 'redis'", 1), ("java.io.IOException: no disk", 2)]
+)
+def test_an_error_that_ends_the_start_is_not_announced_as_another_submission(
+    caplog: pytest.LogCaptureFixture, error: str, warnings: int
+) -> None:
+    session = Jobs()
+    session.failures, session.error = 2, error
+    jobs = LongJobs(session, 1, "test", "job {number}", lambda: 1, nothing)
+
+    jobs.start()
+    eventually(lambda: session.saved == 3)
+    jobs.join(SECONDS, session.gate.set)
+
+    assert caplog.text.count("its job failed and is submitted again") == warnings
 
 
 def test_a_registry_that_is_away_delays_a_submission() -> None:
@@ -305,3 +324,32 @@ def test_the_first_lease_of_a_new_submission_is_no_death() -> None:
     jobs.leases_seen({0: Lease(0, 8, 2, "two", "a:3", "a:4")})
 
     assert jobs.records[0].died == 0
+
+
+@dataclass
+class JavaContext:
+    """As much of Java's context as is asked."""
+
+    stopped: bool
+
+    def sc(self) -> JavaContext:
+        return self
+
+    def isStopped(self) -> bool:
+        return self.stopped
+
+
+@pytest.mark.parametrize(
+    ("session", "stopped"),
+    [
+        (SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None)), True),
+        (SimpleNamespace(sparkContext=SimpleNamespace(_jsc=JavaContext(True))), True),
+        (SimpleNamespace(sparkContext=SimpleNamespace(_jsc=JavaContext(False))), False),
+        (SimpleNamespace(is_stopped=True), True),
+        (SimpleNamespace(is_stopped=False), False),
+        (object(), False),
+    ],
+    ids=["classic, stopped", "classic, stopped by Java", "classic", "Connect, stopped", "Connect", "a stand-in"],
+)
+def test_a_session_that_was_stopped_is_known(session: Any, stopped: bool) -> None:
+    assert long_jobs.session_stopped(session) is stopped

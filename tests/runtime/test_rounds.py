@@ -49,7 +49,7 @@ class Jobs:
     """Jobs that notice when they are expected to end."""
 
     def __init__(self) -> None:
-        self.ending = False
+        self.ending = self.spark_stopped = False
 
     def expect_end(self) -> None:
         """Submit nothing again."""
@@ -103,6 +103,18 @@ def test_a_driver_that_has_lost_its_lock_submits_no_job_again() -> None:
     with pytest.raises(ConfigurationError, match=r"topic 'orders' is run by another driver \(another\)"):
         Topic("orders", None, "redis://elsewhere", 0.003).round(OneLock("another"), jobs)
     assert jobs.ending
+
+
+def test_a_driver_whose_session_was_stopped_ends_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    topic, jobs, ended = Topic("orders", None, "redis://elsewhere", 0.003), Jobs(), threading.Event()
+    topic.stop = ended.set  # type: ignore[method-assign]  # there is nothing to stop
+    jobs.spark_stopped = True
+
+    for _ in range(2):
+        topic.round(OneLock(), jobs)
+
+    assert ended.wait(SECONDS)
+    assert caplog.messages == ["topic orders ends, because its Spark session was stopped"]
 
 
 def test_an_error_is_kept_until_a_round_succeeds_and_logged_once(

@@ -145,3 +145,16 @@ def test_the_python_of_the_workers_must_have_this_package(tmp_path: Path) -> Non
             f"Spark would run its workers with {executable!r}, which lacks this package; "
             f"set PYSPARK_PYTHON={sys.executable} before the session is made"
         )
+
+
+def test_a_cluster_without_an_executor_is_named_with_what_may_keep_it_from_starting_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(spark_checks, "EXECUTORS_SECONDS", 0.0)
+    monkeypatch.setattr(spark_checks, "count_task_slots", lambda context: 0)
+    session = SimpleNamespace(
+        sparkContext=SimpleNamespace(master="spark://host:7077"), conf=SimpleNamespace(get=lambda *_: "false")
+    )
+
+    with pytest.raises(ConfigurationError, match=r"has 0: .* the cluster has started no executor: stop other appl"):
+        spark_checks.task_slots(session, 2)

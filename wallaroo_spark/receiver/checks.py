@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
-from collections import Counter
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
@@ -261,16 +261,29 @@ def receivers(name: str, read: Collection[str], running: Collection[str]) -> Non
         )
 
 
-def one_of_name(name: str, running: Collection[str]) -> None:
-    """Refuse to adopt a query while this program runs several receivers of a name.
-
-    ``running`` are the names of all of them. A query shows only the name of a receiver that it reads.
-    """
-    if Counter(running)[name] > 1:
+def receiver_name(options: Options) -> None:
+    """Refuse a name that cannot be a part of keys in Redis and of the names of threads."""
+    name = options.receiver
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,100}", name):
         raise ConfigurationError(
-            f"this program runs several receivers with the name {name!r}, and a query shows only the name of the one "
-            "that it reads; give each its own name, or start the query with start_query of the one that it reads",
-            code="query-of-other-receiver",
+            f"receiver name {name!r}: use 1 to 100 letters, digits, dots, dashes and underscores",
+            code="name-invalid",
+            name=name,
+            option="receiver",
+        )
+
+
+def name_is_free(name: str, running: Collection[str]) -> None:
+    """Refuse a second receiver of a name in one program. ``running`` are the names of those that run.
+
+    A query shows only the name of a receiver that it reads, and connectors address a receiver by its name.
+    """
+    if name in running:
+        raise ConfigurationError(
+            f"receiver {name!r} runs in this program already; call stop() of that one first, or give this one another "
+            "name",
+            code="name-in-use",
+            name=name,
         )
 
 

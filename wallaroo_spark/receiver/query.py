@@ -26,6 +26,7 @@ from wallaroo_spark.receiver.announcer import Announcer
 from wallaroo_spark.receiver.spark_queries import RunningQuery
 from wallaroo_spark.registry import NO_QUERY, QUERY_STARTS, Registry
 from wallaroo_spark.runtime.handle import Waits
+from wallaroo_spark.runtime.long_jobs import session_stopped
 from wallaroo_spark.runtime.spark_checks import classic_context
 from wallaroo_spark.runtime.spark_sessions import quick_on_local_disk
 from wallaroo_spark.sidecar.task_access import require_reach
@@ -250,7 +251,8 @@ class FedQuery:
         with contextlib.ExitStack() as last:
             last.callback(self._release_checkpoint, files)
             last.callback(self._try_to_renew)
-            if listener is not None:
+            runs = not session_stopped(self._spark)
+            if listener is not None and runs:
                 last.callback(self._spark.streams.removeListener, listener)
             if watcher is not None:
                 if self._announcer is not None:
@@ -258,7 +260,7 @@ class FedQuery:
                     last.callback(self._announcer.settle)
                 last.callback(watcher.stop)
             last.callback(self.facts.ended)
-            if query is not None and query.isActive:
+            if query is not None and runs and query.isActive:
                 query.stop()
 
     def _progressed(self, epoch: int, progress: QueryProgress) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import re
 import secrets
 import threading
 import time
@@ -96,16 +95,11 @@ class Receiver(DriverHandle):
     """Shorter than that of others, because connectors wait while the driver does not know the worker of their slot."""
 
     def __init__(self, spark: Any, name: str, **options: Any) -> None:
-        if not re.fullmatch(r"[A-Za-z0-9_.-]{1,100}", name):
-            raise ConfigurationError(
-                f"receiver name {name!r}: use 1 to 100 letters, digits, dots, dashes and underscores",
-                code="name-invalid",
-                name=name,
-            )
         attributes = {field.name for field in dataclasses.fields(Options)}
         given = {key: value for key, value in options.items() if value is not None}
         texts = {public_name(key) if key in attributes else key: value for key, value in given.items()}
         self.options = Options.parse({**texts, "receiver": name})
+        checks.receiver_name(self.options)
         place = name, spark, self.options.registry, self.options.lease_seconds
         super().__init__(*place, standby=self.options.standby, tasks=self.options.workers + 1)
         self._fed = FedQuery(name, self.owner, self.options, spark, self._waits, self._renew_all)
@@ -392,6 +386,7 @@ class Receiver(DriverHandle):
             ).start()
 
     def _begin(self) -> None:
+        checks.name_is_free(self.name, [receiver.name for receiver in list(_running)])
         checks.combinations(self.options)
         checks.quic(self.options)
         checks.addresses(self.options)
@@ -546,7 +541,6 @@ class Receiver(DriverHandle):
                 held.callback(lock.release)
             if self._jobs is None or self._waits.stopping.is_set() or self._fed.state != NO_QUERY:
                 return False
-            checks.one_of_name(self.name, [receiver.name for receiver in list(_running)])
             others = [held.enter_context(other._lifecycle_locked()) for other in self._also_read(query.receivers)]
             fed = [one._fed for one in (self, *others)]
             checks.adoptable(query, fsync=any(one.options.fsync for one in fed))

@@ -11,13 +11,14 @@ import functools
 import math
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
 from wallaroo_spark.errors import ConfigurationError, RegistryError, WallarooError, one_line
 from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.registry import EmbeddedRedis, Lease, Registry
-from wallaroo_spark.runtime.long_jobs import JobRecord, LongJobs, Work
+from wallaroo_spark.runtime.long_jobs import JobRecord, LongJobs, Work, session_stopped
 from wallaroo_spark.runtime.other_drivers import OtherDrivers, owner_of
 from wallaroo_spark.runtime.spark_sessions import keep_warm, stateless_query
 
@@ -273,6 +274,17 @@ STANDBY = "standby"
 """The lock of the driver that waits to take over."""
 
 
+_started: weakref.WeakSet[DriverHandle] = weakref.WeakSet()
+"""The handles of this program that were started and not stopped."""
+
+
+def _end_those_of_stopped_sessions() -> None:
+    """Stop the handles whose Spark session was stopped: their names, ports and folders are free then."""
+    for handle in list(_started):
+        if session_stopped(handle._spark):
+            handle.stop()
+
+
 class DriverHandle:
     """Runs long jobs under a name that one driver has at a time, from :meth:`start` to :meth:`stop`.
 
@@ -350,8 +362,11 @@ class DriverHandle:
         with self._lifecycle:
             if self._leases is not None:
                 return
+            _end_those_of_stopped_sessions()
+            self._require_session()
             self._waits.stopping.clear()
             self._lost_name = None
+            _started.add(self)
             try:
                 self._begin()
             except BaseException:
@@ -364,6 +379,16 @@ class DriverHandle:
         with self._lifecycle:
             self._shut_down()
 
+    def _require_session(self) -> None:
+        """Raise :class:`ConfigurationError` when the session was stopped."""
+        if session_stopped(self._spark):
+            raise ConfigurationError(
+                f"{self.KIND} {self.name!r}: its Spark session was stopped; make it again with the session that runs "
+                "now",
+                code="spark-stopped",
+                name=self.name,
+            )
+
     def _begin(self) -> None:
         """Start everything; raises the error that prevents it."""
         raise NotImplementedError
@@ -374,6 +399,7 @@ class DriverHandle:
 
     def _shut_down(self) -> None:
         """Release every resource, also when a step fails."""
+        _started.discard(self)
         self._waits.stopping.set()
         for step in (self._rounds.join, *self._ends(), self._close_registry):
             try:
@@ -478,6 +504,11 @@ class DriverHandle:
         ends.
         """
         assert self._leases is not None
+        if self._jobs is not None and self._jobs.spark_stopped and not self._waits.stopping.is_set():
+            self._waits.stopping.set()
+            log.warning("%s %s ends, because its Spark session was stopped", self.KIND, self.name)
+            # Aside, because the end waits for this round.
+            threading.Thread(target=self.stop, name=f"wallaroo-end-of-{self.name}", daemon=True).start()
         if self._embedded is not None and not self._embedded.running:
             self._embedded.start()
         if self._lost_name is None and not self._take_lock():

@@ -147,6 +147,8 @@ class LongJobs:
         lease_seconds: float = 10.0,
     ) -> None:
         self.records = [JobRecord(number) for number in range(count)]
+        self.spark_stopped = False
+        """Whether a job has ended because its session was stopped; no job is then submitted again."""
         self._spark = spark
         self._name = name
         self._description = description
@@ -254,7 +256,11 @@ class LongJobs:
             except Exception as error:
                 record.last_error, record.permanent = in_short(error), is_permanent(error)
                 ended = record.last_error
-                if not self._stopping.is_set():
+                if session_stopped(self._spark):
+                    self.spark_stopped = True
+                    self._stopping.set()
+                # The start of the owner ends with a first error that does not pass, and raises it.
+                if not self._stopping.is_set() and not (record.permanent and record.submissions == 1):
                     log.warning("%s: its job failed and is submitted again: %s", tag, record.last_error)
             if record.running and not self._stopping.is_set():
                 record.count_death(ended)
@@ -277,6 +283,16 @@ class LongJobs:
 
 
 _started: weakref.WeakSet[LongJobs] = weakref.WeakSet()
+
+
+def session_stopped(spark: Any) -> bool:
+    """Whether a session was stopped, so that no job can run in it any more."""
+    try:
+        java = spark.sparkContext._jsc
+        return java is None or bool(java.sc().isStopped())
+    except Exception:
+        # Spark Connect has no context; nor have stand-ins of tests, and a Java that has died does not answer.
+        return bool(getattr(spark, "is_stopped", False))
 
 
 def task_slots_taken() -> int:

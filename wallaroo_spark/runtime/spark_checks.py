@@ -31,6 +31,10 @@ JAVA_WITH_VFORK = range(17, 26)
 PYSPARK_NEEDED = (4, 2)
 _PYTHON_CHECK_SECONDS = 30
 """How long another Python may take to import this package. A choice: it bounds the start with a broken interpreter."""
+_NO_EXECUTOR = (
+    "the cluster has started no executor: stop other applications that have all of its cores, and see on the page of "
+    "its master whether its machines have the memory of spark.executor.memory"
+)
 EXECUTORS_SECONDS = 60.0
 """How long a cluster's executors may take to register before the number of task slots is final.
 
@@ -194,9 +198,12 @@ def task_slots(spark: Any, jobs: int, *, kind: str = "workers") -> None:
     while (slots := count_task_slots(context)) < needed:
         if context.master.startswith("local") or time.monotonic() > until:
             beside = f", {running} workers and publishers that run already" if running else ""
+            few = slots - running - 1
+            fewer = f"use {kind}={few}" if kind == "workers" and few > 0 else f"use fewer {kind}"
+            remedy = f"{fewer}, or {_more_slots(context.master, needed)}" if slots else _NO_EXECUTOR
             raise ConfigurationError(
                 f"{jobs} {kind}{beside} and the query need {needed} task slots, and {context.master} has {slots}: no "
-                f"batch would ever run; use fewer {kind}, or {_more_slots(context.master, needed)}",
+                f"batch would ever run; {remedy}",
                 code="too-few-task-slots",
                 slots=slots,
                 workers=jobs,
