@@ -276,6 +276,16 @@ def test_a_problem_of_an_override_names_the_override(tmp_path: Path) -> None:
     assert [error.message.partition(": ")[0] for error in found] == ["--set workers", "--set trigger.availableNow"]
 
 
+def test_a_name_that_a_receiver_refuses_is_a_problem_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "receive.yaml"
+    path.write_text("receiver: two words\ncheckpoint: c\nsink: {format: noop}\n", encoding="utf-8")
+
+    config, (problem,) = problems(str(path))
+
+    assert config is None
+    assert str(problem).startswith(f"{path}, line 1: receiver name 'two words': use 1 to 100 letters")
+
+
 def test_options_that_cannot_work_together_are_a_problem_of_the_file(tmp_path: Path) -> None:
     text = "receiver: a\ncheckpoint: c\nport: 7000\ninnerPort: 7001\nworkers: 4\nsink: {format: noop}\n"
 

@@ -206,7 +206,7 @@ def problems(path: str, overrides: Sequence[str] = ()) -> tuple[ReceiveConfig | 
     reading = _DocumentReading(document)
     config = reading.config()
     if config is not None:
-        for check in (checks.combinations, checks.addresses, checks.status_page):
+        for check in (checks.receiver_name, checks.combinations, checks.addresses, checks.status_page):
             try:
                 check(config.options)
             except ConfigurationError as error:
