@@ -60,7 +60,8 @@ def kinds(table: Path) -> set[str]:
 
 
 def test_the_receiver_of_the_page_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COOKIE", "c")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cookie").write_text("secret\n")
     (tmp_path / "plant.yaml").write_text(block("yaml"))
 
     assert load(str(tmp_path / "plant.yaml")).sink.options == {"partition_by": "source"}
@@ -70,15 +71,15 @@ def test_the_receiver_of_the_page_is_valid(tmp_path: Path, monkeypatch: pytest.M
 def test_rows_and_messages_are_there_once_though_the_receiver_is_killed(
     postgres: PostgresServer, mosquitto: MosquittoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COOKIE", "secret")
     monkeypatch.setenv("DSN", postgres.dsn)
+    (tmp_path / "cookie").write_text("secret\n")
     port = lasting_port((0, 1))
     (tmp_path / "plant.yaml").write_text(block("yaml").replace("7100", str(port)).replace("5 seconds", "1 second"))
     with psycopg.connect(postgres.dsn, autocommit=True) as database:
         for statement in block("sql").split(";"):
             database.execute(statement.encode())
     receive = [sys.executable, "-m", "wallaroo_spark.cli.main", "receive", "plant.yaml", "--plain"]
-    to = ["--workers", f"127.0.0.1:{port},127.0.0.1:{port + 1}", "--cookie", "env:COOKIE"]
+    to = ["--workers", f"127.0.0.1:{port},127.0.0.1:{port + 1}", "--cookie", "file:cookie"]
     table = tmp_path / "lake/plant"
 
     with ExitStack() as stack:

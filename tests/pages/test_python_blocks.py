@@ -50,6 +50,7 @@ TRIED = {
     "docs/producers.md",
     "docs/pubsub.md",
     "docs/sinks.md",
+    "docs/start/notebook.md",
     "docs/start/producer.md",
     "docs/start/tests.md",
     "docs/testing.md",
@@ -100,6 +101,21 @@ def test_a_block_that_is_not_run_says_why() -> None:
     left_out = [str(block) for page in pages() for block in blocks_of(page) if block.left_out]
 
     assert left_out == []
+
+
+@pytest.mark.spark
+def test_the_page_for_notebooks(tmp_path: Path) -> None:
+    """In a process of its own: it stops Spark."""
+    blocks = [block.text for block in python_blocks(ROOT / "docs" / "start" / "notebook.md")]
+    (tmp_path / "notebook.py").write_text("\n".join([*blocks, "receiver.stop()", "spark.stop()"]), encoding="utf-8")
+
+    ran = subprocess.run(
+        [sys.executable, "notebook.py"], cwd=tmp_path, check=False, capture_output=True, text=True, timeout=3 * SECONDS
+    )
+
+    assert ran.returncode == 0, ran.stderr
+    assert re.findall(r"line \d+", ran.stdout) == [f"line {number}" for number in range(1, 11)]
+    assert ran.stdout.splitlines()[-1] == "10"
 
 
 def test_the_readme(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

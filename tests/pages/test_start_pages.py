@@ -60,6 +60,7 @@ def test_the_pages_for_data_engineers_and_operators(tmp_path: Path) -> None:
     port, page = lasting_port((0, 1)), lasting_port()
     with EmbeddedRedis() as store:
         places = {"7100": str(port), "7101": str(port + 1), "4140": str(page), "redis://redis:6379": store.url}
+        places["7077"] = str(lasting_port())
         engineer = Terminal("docs/start/cluster.md", folder, programs, places)
         operator = Terminal("docs/start/operator.md", folder, programs, places)
         engineer.run()
@@ -81,13 +82,32 @@ def test_the_pages_for_data_engineers_and_operators(tmp_path: Path) -> None:
             receiving.send_signal(signal.SIGINT)
             out, err = receiving.communicate(timeout=SECONDS)
         engineer.run()
+        own = (folder / "orders.yaml").read_text(encoding="utf-8").replace(store.url, "embedded")
+        (folder / "orders.yaml").write_text(own, encoding="utf-8")
+        told = _on_a_cluster(engineer)
         engineer.finish()
         operator.finish()
 
     assert "Traceback" not in out + err
+    assert "Ended in good order" in told
     assert (folder / "jobs" / "receive.py").is_file()
     assert (folder / "conf" / "prometheus" / "wallaroo-alerts.yaml").is_file()
     assert (folder / "support.tar.gz").is_file()
+
+
+def _on_a_cluster(engineer: Terminal) -> str:
+    """Type the block that starts a cluster and submits to it, and stop both; what the receiver has printed."""
+    submitted = engineer.begin()
+    try:
+        printed = submitted.stdout
+        assert printed is not None
+        eventually(lambda: "Ctrl-C stops it" in next(printed), seconds=SECONDS)
+        # As Ctrl-C does; the cluster is in the background of the shell, which keeps it from the signal.
+        os.killpg(submitted.pid, signal.SIGINT)
+        return printed.read()
+    finally:
+        os.killpg(submitted.pid, signal.SIGKILL)
+        submitted.communicate(timeout=SECONDS)
 
 
 @pytest.mark.long
