@@ -328,8 +328,13 @@ class ServiceShell(Generic[P, H]):
                 kept(answer)
 
     async def _lease_lost(self, error: LeaseLostError) -> None:
-        log.warning("%s ends: %s", self._name, error)
+        self._log_lost(error)
         self.stop(error.message)
+
+    def _log_lost(self, error: LeaseLostError) -> None:
+        """Log that the service ends. A driver that stops releases its leases, which is nothing to be warned of."""
+        say = log.warning if error.fields["holder"] else log.info
+        say("%s ends: %s", self._name, error)
 
     async def _listen(
         self, settings: ListenSettings, serve: Callable[[ByteStream], Coroutine[Any, Any, None]]

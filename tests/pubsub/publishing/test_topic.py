@@ -17,6 +17,7 @@ from tests.waiting import SECONDS, eventually
 from wallaroo_spark import sinks
 from wallaroo_spark.errors import ConfigurationError, PubSubError
 from wallaroo_spark.pubsub.messages import Closed, Data, Snapshot, Update, Why
+from wallaroo_spark.pubsub.publishing import topic as module
 from wallaroo_spark.pubsub.publishing.topic import Topic, publish
 from wallaroo_spark.pubsub.topic_catalog import TopicCatalog
 
@@ -163,7 +164,9 @@ def kill_publisher(topic: Topic, partition: int) -> str:
     return address
 
 
-def test_times_of_a_batch_and_a_column(spark: SparkSession, lines: Lines, tmp_path: Path) -> None:
+def test_times_of_a_batch_and_a_column(
+    spark: SparkSession, lines: Lines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def each(frame: DataFrame, number: int) -> None:
         with pytest.raises(PubSubError, match="epoch column n has the value -5; a part of a time is an integer from 0"):
             publish(frame.selectExpr("n - 8 AS n"), topic, epoch="n")
@@ -176,8 +179,13 @@ def test_times_of_a_batch_and_a_column(spark: SparkSession, lines: Lines, tmp_pa
 
         assert epoch_of(client) == ([((0, 3), 3), ((0, 7), 7)], Update((((0, 0), -1), ((1, 0), 1))))
 
-        with pytest.raises(ConfigurationError, match=r"is run by another driver .*, with another checkpoint"):
-            started(spark, tmp_path / "other", partitions=1, registry=topic.registry_url, lease_seconds=0.5).start()
+        with pytest.raises(ConfigurationError, match="topic 'totals' runs in this program already"):
+            started(spark, tmp_path / "other").start()
+        elsewhere = started(spark, tmp_path / "other", partitions=1, registry=topic.registry_url, lease_seconds=0.5)
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "_running", {})
+            with pytest.raises(ConfigurationError, match=r"is run by another driver .*, with another checkpoint"):
+                elsewhere.start()
         refused: dict[Any, str] = {
             None: "the times of topic 'totals' are pairs of a batch and a column; name the column with epoch=",
             7: "the times of topic 'totals' are pairs",

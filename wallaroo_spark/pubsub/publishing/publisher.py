@@ -232,7 +232,7 @@ class PublisherService(ServiceShell[_SubscriberPeer, PartitionTenancy]):
             self._why = self._why if self._stopped.is_set() else Why.ENDED
             self.stop(f"topic {self.settings.name} has ended")
         else:
-            log.warning("%s ends: %s", self._name, error)
+            self._log_lost(error)
             self.stop("the partition is served by another publisher")
 
     async def _watch(self) -> None:

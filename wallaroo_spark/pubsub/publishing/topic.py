@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from wallaroo_spark.checkpoint import CheckpointFiles
-from wallaroo_spark.errors import PubSubError, RegistryError, one_line
+from wallaroo_spark.errors import ConfigurationError, PubSubError, RegistryError, one_line
 from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.pubsub.publishing.publisher import ENDED, PublisherSetup, TopicSettings, run_publisher
 from wallaroo_spark.pubsub.publishing.staging import EpochArgument, stage
@@ -135,6 +135,13 @@ class Topic(DriverHandle):
 
     def _begin(self) -> None:
         settings, self._for_good = self._settings, False
+        if self.name in _running:
+            raise ConfigurationError(
+                f"topic {self.name!r} runs in this program already, and publish finds topics by name; call stop() "
+                "of that one first, or give this one another name",
+                code="name-in-use",
+                name=self.name,
+            )
         spark_checks.environment(self._spark)
         context = spark_checks.classic_context(self._spark)
         master = context.master if context is not None else "connect"
