@@ -111,7 +111,8 @@ def needed_by(what: str, *extras: str) -> Iterator[None]:
         found = missing(error, what, *([extras] if extras else []))
         if found is None:
             raise
-        raise found from error
+        # Without the imports that led there: the sentence names the package and the command.
+        raise found from None
 
 
 def _of(wanted: list[str], left: set[str]) -> tuple[str, ...]:

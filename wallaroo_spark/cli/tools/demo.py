@@ -117,7 +117,7 @@ def _prepare(
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
             task = progress.add_task("writing orders", total=messages)
             paths = write_orders(folder / "orders", messages, lambda orders: progress.advance(task, orders))
-        console.print(f"{messages:,} orders of {len(paths)} shops are in {folder / 'orders'}")
+        console.print(f"{messages:,} orders of {len(paths)} shops are in {folder / 'orders'}", soft_wrap=True)
     else:
         paths = [path.resolve() for path in files]
         if len(set(paths)) != len(paths):
@@ -224,7 +224,7 @@ def _report(console: Console, plan: DemoPlan, result: Reconciliation, matching: 
         detail = f"{result.altered} altered, {result.disordered} out of order"
         console.print(f"[red]NOT clean: {detail}; totals {'match' if matching else 'differ'}.[/red]")
     kept = ["rows (Parquet)", *(["totals (Parquet)", "orders"] if plan.made_orders else []), "spark.log"]
-    console.print(f"In {plan.folder}: {', '.join(kept)}")
+    console.print(f"In {plan.folder}: {', '.join(kept)}", soft_wrap=True)
 
 
 @dataclass
