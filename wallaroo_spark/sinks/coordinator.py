@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from wallaroo_spark.errors import SinkError, one_line, split_code
 from wallaroo_spark.sinks.decision_log import DecisionLog
-from wallaroo_spark.sinks.interface import Prepared, Remembering, Sink, Transaction
+from wallaroo_spark.sinks.interface import PreCommitting, Prepared, Remembering, Sink, Transaction
 from wallaroo_spark.steps import SinkStep, passed
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class Coordinator:
         self._decisions = decisions
         self._always_recover = always_recover
         self._remembering = sink if isinstance(sink, Remembering) else None
+        self._pre_committing = sink if isinstance(sink, PreCommitting) else None
         self._settled = False
 
     def deliver(self, batch: int, run: RunPartitions) -> None:
@@ -105,8 +107,9 @@ class Coordinator:
             retried = False
         else:
             self._check_memory(batch)
-            prepared, retried = self._prepare(batch, run)
-            self._tell(batch, prepared)
+            with ExitStack() as pre_committed:
+                prepared, retried = self._prepare(batch, run, pre_committed)
+                self._tell(batch, prepared)
         # An earlier attempt of a task may still be running and prepare now: the next batch looks for it.
         self._settled = not retried
 
@@ -159,10 +162,10 @@ class Coordinator:
                 batch=batch,
             )
 
-    def _prepare(self, batch: int, run: RunPartitions) -> tuple[Sequence[Prepared], bool]:
+    def _prepare(self, batch: int, run: RunPartitions, pre_committed: ExitStack) -> tuple[Sequence[Prepared], bool]:
         """Run the partitions and decide. Returns the committed transactions, and whether a task was run again.
 
-        Raises when the batch is aborted.
+        A sink's pre-commit stays open in ``pre_committed``. Raises when the batch is aborted.
         """
         try_number = self._decisions.next_try(batch)
         if self._remembering is not None:
@@ -171,19 +174,20 @@ class Coordinator:
         try:
             votes.extend(run(batch))
             prepared = _unanimous(self._sink.name, batch, votes)
-        except BaseException:
-            self._throw_away(batch, votes, all_of_it=self._decisions.abort(batch, try_number))
+            if self._pre_committing is not None:
+                pre_committed.enter_context(self._pre_committing.pre_commit(batch, prepared))
+        except BaseException as error:
+            ours = self._decisions.abort(batch, try_number)
+            self._throw_away(batch, votes, all_of_it=ours)
+            if isinstance(error, SinkError) and not ours:
+                # The other driver has aborted rows that this one needs.
+                raise self._taken_over(batch) from error
             raise
         passed(SinkStep.VOTED)
         memory = self._remembering.after(prepared) if self._remembering is not None else None
         if not self._decisions.commit(batch, try_number, prepared, memory):
             self._throw_away(batch, votes, all_of_it=False)
-            raise SinkError(
-                f"sink {self._sink.name}: batch {batch} was taken over by another driver, as "
-                f"{self._decisions.identity} says, so this driver's rows are aborted; run one query per checkpoint",
-                code="checkpoint-in-use",
-                batch=batch,
-            )
+            raise self._taken_over(batch)
         if self._remembering is not None and memory is not None:
             self._remembering.remember(memory)
         passed(SinkStep.DECIDED)
@@ -192,6 +196,14 @@ class Coordinator:
             # An earlier attempt of a task may have prepared, too, without returning its vote.
             self._abort_others(batch, prepared)
         return prepared, retried
+
+    def _taken_over(self, batch: int) -> SinkError:
+        return SinkError(
+            f"sink {self._sink.name}: batch {batch} was taken over by another driver, as "
+            f"{self._decisions.identity} says, so this driver's rows are aborted; run one query per checkpoint",
+            code="checkpoint-in-use",
+            batch=batch,
+        )
 
     def _tell(self, batch: int, prepared: Sequence[Prepared]) -> None:
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -153,3 +154,18 @@ class Remembering(Protocol):
 
     def begin(self, batch: int, try_number: int, *, alone: bool) -> None:
         """Begin a try of a batch; ``alone`` says that Spark runs each task only once at a time (no speculation)."""
+
+
+@runtime_checkable
+class PreCommitting(Protocol):
+    """A sink that tries to commit a batch before it is decided, so that what its store refuses is never decided."""
+
+    def pre_commit(self, batch: int, prepared: Sequence[Prepared]) -> AbstractContextManager[None]:
+        """Do all of a batch's commit but its last step, which ``commit`` does while this context is open.
+
+        It runs in the driver, when every partition has voted to commit. Raises :class:`SinkError` when it is entered
+        to abort the batch. Until ``commit``, no row of the batch is visible to readers. The context ends when the batch
+        is committed or has failed; its end undoes what ``commit`` has not made visible. Another process may call
+        ``commit`` without it.
+        """
+        ...

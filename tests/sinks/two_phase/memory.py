@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import pyarrow as pa
 
@@ -54,6 +55,31 @@ class MemorySink:
     def _reach(self) -> None:
         if self.unreachable:
             raise SinkError("the sink is away")
+
+
+class PreCommittingMemorySink(MemorySink):
+    """Tries each batch before its decision, and refuses those of ``rejects``; ``tried`` is the batch that is open."""
+
+    def __init__(self, name: str = "orders") -> None:
+        super().__init__(name)
+        self.rejects: set[int] = set()
+        self.tried: int | None = None
+
+    @contextmanager
+    def pre_commit(self, batch: int, prepared: Sequence[Prepared]) -> Iterator[None]:
+        assert self.tried is None
+        self.told.append(f"pre-commit {batch}")
+        self._reach()
+        if not {one.transaction for one in prepared} <= self.held.keys():
+            raise SinkError("its rows are gone")
+        if batch in self.rejects:
+            raise SinkError("a key is there twice")
+        self.tried = batch
+        try:
+            yield
+        finally:
+            self.told.append(f"end of {batch}")
+            self.tried = None
 
 
 def pieces(values: Sequence[str], size: int = 2) -> Iterator[pa.RecordBatch]:

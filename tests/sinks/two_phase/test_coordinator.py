@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.sinks.two_phase.memory import MemorySink, partition_rows, pieces, run_here, whole
-from wallaroo_spark.errors import SinkError
+from tests.sinks.two_phase.memory import MemorySink, PreCommittingMemorySink, partition_rows, pieces, run_here, whole
+from wallaroo_spark.errors import CheckpointError, SinkError
 from wallaroo_spark.sinks import Transaction
 from wallaroo_spark.sinks.coordinator import Coordinator, Vote, vote
 from wallaroo_spark.sinks.decision_log import DecisionLog
@@ -241,3 +241,102 @@ def test_a_driver_that_dies_at_any_step_has_delivered_once_in_the_end(
 
     assert sink.shown == [*whole(0), *whole(1), *whole(2)]
     assert sink.held == {}
+
+
+@pytest.fixture
+def trying() -> PreCommittingMemorySink:
+    return PreCommittingMemorySink()
+
+
+def start_of(tmp_path: Path, sink: MemorySink) -> Coordinator:
+    return Coordinator(sink, DecisionLog(str(tmp_path), sink.name))
+
+
+def test_a_pre_commit_is_open_from_the_votes_to_the_commit(tmp_path: Path, trying: PreCommittingMemorySink) -> None:
+    start_of(tmp_path, trying).deliver(0, run_here(trying))
+
+    assert trying.told == ["recover", "pre-commit 0", "commit 0", "end of 0"]
+    assert trying.shown == whole(0)
+
+
+def test_a_batch_that_its_pre_commit_refuses_is_aborted_and_not_decided(
+    tmp_path: Path, trying: PreCommittingMemorySink
+) -> None:
+    trying.rejects = {0}
+    with pytest.raises(SinkError, match="a key is there twice"):
+        start_of(tmp_path, trying).deliver(0, run_here(trying))
+    log = DecisionLog(str(tmp_path), trying.name)
+    log.load()
+    assert (log.newest(), trying.held, trying.shown) == ((0, "aborted"), {}, [])
+
+    trying.rejects = set()
+    start_of(tmp_path, trying).deliver(0, run_here(trying))
+    assert trying.shown == whole(0)
+
+
+def test_a_batch_that_was_delivered_or_is_recovered_is_not_tried(
+    tmp_path: Path, trying: PreCommittingMemorySink
+) -> None:
+    def run(batch: int) -> Any:
+        votes = run_here(trying)(batch)
+        log = DecisionLog(str(tmp_path), trying.name)
+        log.load()
+        assert log.commit(batch, log.next_try(batch), [one.prepared for one in votes])
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        start_of(tmp_path, trying).deliver(0, run)
+    for _ in range(2):
+        start_of(tmp_path, trying).deliver(0, run_here(trying))
+
+    assert not [told for told in trying.told if told.startswith("pre-commit")]
+    assert trying.shown == whole(0)
+
+
+def test_a_pre_commit_that_fails_because_of_a_successor_says_so(
+    tmp_path: Path, trying: PreCommittingMemorySink
+) -> None:
+    def run(batch: int) -> Any:
+        votes = run_here(trying)(batch)
+        start_of(tmp_path, trying).recover(batch)
+        return votes
+
+    with pytest.raises(SinkError, match="batch 0 was taken over by another driver") as raised:
+        start_of(tmp_path, trying).deliver(0, run)
+
+    assert "its rows are gone" in str(raised.value.__cause__)
+    assert (trying.shown, trying.held) == ([], {})
+
+
+OPEN_AT = (SinkStep.VOTED, SinkStep.DECIDED, SinkStep.COMMITTED, SinkStep.FINISHED)
+
+
+@pytest.mark.parametrize("fate", ["the log fails", "another driver decides", "the commit fails", *OPEN_AT])
+def test_a_pre_commit_ends_however_its_batch_ends(
+    tmp_path: Path, trying: PreCommittingMemorySink, fate: str | SinkStep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def passed(step: object) -> None:
+        if step is fate:
+            raise Died
+        if fate == "the commit fails" and step is SinkStep.DECIDED:
+            trying.unreachable = True
+
+    def commit(*_: object) -> bool:
+        if fate == "the log fails":
+            raise CheckpointError("the disk is full")
+        return False
+
+    if fate in ("the log fails", "another driver decides"):
+        monkeypatch.setattr(DecisionLog, "commit", commit)
+    stop = at_each(passed)
+    try:
+        with pytest.raises((Died, SinkError, CheckpointError)):
+            start_of(tmp_path, trying).deliver(0, run_here(trying))
+    finally:
+        stop()
+    assert trying.told.count("pre-commit 0") == trying.told.count("end of 0") == 1
+
+    monkeypatch.undo()
+    trying.unreachable = False
+    start_of(tmp_path, trying).deliver(0, run_here(trying))
+    assert (trying.shown, trying.held) == (whole(0), {})

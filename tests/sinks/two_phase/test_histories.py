@@ -70,6 +70,26 @@ class Fickle(MemorySink):
             raise error(when)
 
 
+class FicklePreCommit(Fickle):
+    """One that tries each batch before it is decided; ``tried`` while a try is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tried = False
+
+    @contextmanager
+    def pre_commit(self, batch: int, prepared: Sequence[Prepared]) -> Iterator[None]:
+        assert not self.tried
+        with self._fate():
+            if not {one.transaction for one in prepared} <= self.held.keys():
+                raise SinkError("a successor has aborted them")
+        self.tried = True
+        try:
+            yield
+        finally:
+            self.tried = False
+
+
 def run_of(sink: Fickle, sick: int | None, retried: bool) -> Callable[[int], list[Vote]]:
     """Runs the partitions of a batch; one of them may be sick, and another may have been tried before."""
 
@@ -86,8 +106,8 @@ def run_of(sink: Fickle, sick: int | None, retried: bool) -> Callable[[int], lis
 class Drivers:
     """Drivers one after the other, each of which delivers as Spark does: the first batch that was not delivered."""
 
-    def __init__(self, folder: str) -> None:
-        self.sink = Fickle()
+    def __init__(self, folder: str, sink: Fickle) -> None:
+        self.sink = sink
         self.folder = folder
         self.next = 0
         self._coordinator: Coordinator | None = None
@@ -131,6 +151,7 @@ class Drivers:
     def check(self) -> None:
         """The invariants."""
         shown = self.sink.shown
+        assert not getattr(self.sink, "tried", False), "a try of a batch is left open"
         assert len(shown) == len(set(shown)), "a row is there twice"
         done = [row for batch in range(self.next) for row in whole(batch)]
         assert shown[: len(done)] == done, "a delivered batch is not whole"
@@ -147,12 +168,12 @@ lives = st.tuples(
 
 
 @settings(steady, max_examples=150)
-@given(st.lists(lives, max_size=8))
+@given(st.lists(lives, max_size=8), st.sampled_from([Fickle, FicklePreCommit]))
 def test_each_batch_is_delivered_once_in_every_history(
-    history: list[tuple[SinkStep | None, list[str], int | None, bool, str]],
+    history: list[tuple[SinkStep | None, list[str], int | None, bool, str]], kind: type[Fickle]
 ) -> None:
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(os, "fsync"):
-        drivers = Drivers(folder)
+        drivers = Drivers(folder, kind())
         for life in history:
             drivers.live(*life)
         while drivers.next < BATCHES:
