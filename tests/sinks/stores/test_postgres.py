@@ -130,7 +130,7 @@ def test_bytes_as_hexadecimal(data: list[bytes | None]) -> None:
     [
         ({"other": ["a"]}, "the table has no column other; it has value, needed, made, n"),
         ({"value": ["a"]}, "column needed is NOT NULL and has no default"),
-        ({"value": ["a"], "needed": ["b"], "made": [1]}, "PostgreSQL generates the values of column made"),
+        ({"value": ["a"], "needed": ["b"], "made": [1]}, "the database generates the values of column made"),
         ({"value": [b"a"], "needed": ["b"]}, "column value is binary in the rows and text in the table"),
         ({"value": [["a"]], "needed": ["b"]}, "column value is list<item: string>, which cannot be written"),
         ({"value": ["a"], "needed": pa.array([None], pa.string())}, "null value in column"),

@@ -26,6 +26,7 @@ from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.settings import function_takes_settings, rows, takes_settings
 from wallaroo_spark.sinks.interface import Prepared, Transaction
 from wallaroo_spark.sinks.settings import AUTO, IDEMPOTENT, TWO_PHASE, PostgresSettings, PostgresWriterSettings
+from wallaroo_spark.sinks.stores.table_rows import TableColumn, check_columns, is_binary, unwritable
 from wallaroo_spark.sinks.writer import BatchWriter, transactional
 from wallaroo_spark.steps import SinkStep, passed
 
@@ -34,52 +35,11 @@ _HEX = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), dty
 _OPTIONS = csv.WriteOptions(include_header=False, quoting_style="needed")
 
 
-@dataclass(frozen=True)
-class TableColumn:
-    """A column of the target table."""
-
-    name: str
-    type: str
-    """Its type, as PostgreSQL writes it."""
-    needed: bool
-    """Whether every row must have a value: the column is NOT NULL and has no default."""
-    given: bool
-    """Whether a row may have a value: PostgreSQL does not generate the column's values."""
-
-
-def check_columns(schema: pa.Schema, table: str, columns: Sequence[TableColumn]) -> None:
-    """Raise :class:`SinkError` unless the table takes rows of this schema; columns are matched by name."""
-    known = {column.name: column for column in columns}
-    for name, kind in zip(schema.names, schema.types, strict=True):
-        problem = ""
-        if name not in known:
-            problem = f"the table has no column {name}; it has {', '.join(known)}: select and rename the rows' columns"
-        elif schema.names.count(name) > 1:
-            problem = f"the rows have {schema.names.count(name)} columns {name}; rename all but one"
-        elif not known[name].given:
-            problem = f"PostgreSQL generates the values of column {name}; leave it out of the rows"
-        else:
-            problem = _misfit(name, kind, known[name].type)
-        if problem:
-            raise SinkError(f"table {table}: {problem}", code="sink-columns", table=table, column=name)
-    for column in columns:
-        if column.needed and column.name not in schema.names:
-            raise SinkError(
-                f"table {table}: column {column.name} is NOT NULL and has no default, and the rows have no such "
-                "column; add it to the rows, or give it a default",
-                code="sink-columns",
-                table=table,
-                column=column.name,
-            )
-
-
 def _misfit(name: str, kind: pa.DataType, target: str) -> str:
     """The reason why an Arrow type does not fit a PostgreSQL type; empty if it may fit. COPY finds other misfits."""
-    if _is_binary(kind) != (target == "bytea") and not pa.types.is_null(kind):
+    if is_binary(kind) != (target == "bytea") and not pa.types.is_null(kind):
         return f"column {name} is {kind} in the rows and {target} in the table; binary needs bytea, and bytea binary"
-    if pa.types.is_nested(kind) or pa.types.is_duration(kind) or pa.types.is_interval(kind):
-        return f"column {name} is {kind}, which cannot be written; turn it into a string, for instance with to_json"
-    return ""
+    return unwritable(name, kind)
 
 
 def csv_of(rows: pa.RecordBatch) -> bytes:
@@ -94,7 +54,7 @@ def _plain(column: pa.Array) -> pa.Array:
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     kind = column.type
-    if _is_binary(kind):
+    if is_binary(kind):
         return hex_of(column)
     if pa.types.is_timestamp(kind) and kind.tz not in (None, "UTC"):
         return column.cast(pa.timestamp(kind.unit, "UTC"))
@@ -113,10 +73,6 @@ def hex_of(column: pa.Array) -> pa.Array:
     kind = pa.large_string()
     text = pc.binary_join_element_wise(pa.scalar("\\x", kind), digits, pa.scalar("", kind))
     return pc.if_else(column.is_valid(), text, pa.scalar(None, kind))
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    return any(check(kind) for check in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary))
 
 
 _COMMITS = "wallaroo_commits"
@@ -199,8 +155,8 @@ class PostgresSink:
             if first is None:
                 return Prepared(transaction, 0)
             names = list(first.schema.names)
-            columns = [TableColumn(*row) for row in connection.execute(_COLUMNS, (target.oid,))]
-            check_columns(first.schema, self._table, columns)
+            columns = [TableColumn[str](*row) for row in connection.execute(_COLUMNS, (target.oid,))]
+            check_columns(first.schema, self._table, columns, _misfit)
             if mode == TWO_PHASE:
                 into = target.quoted
             else:

@@ -1,5 +1,5 @@
-"""Rows as Parquet files of a table: the types that tables have, the columns that a table takes, its partitions; and
-what the sinks of tables have in common."""
+"""Rows of tables: the columns that a table of a database takes; rows as Parquet files of a table, with the types that
+tables have and its partitions; and what the sinks of tables have in common."""
 
 from __future__ import annotations
 
@@ -34,6 +34,62 @@ _PLAIN = (
 _IN_PARTITIONS = (pa.types.is_boolean, pa.types.is_signed_integer, pa.types.is_date32, pa.types.is_string)
 MOST_OPEN = 200
 """The most files that a task writes at the same time. A choice: systems let a process open 1024 files or more."""
+
+
+@dataclass(frozen=True)
+class TableColumn(Generic[T]):
+    """A column of a table in a database."""
+
+    name: str
+    type: T
+    """Its type, in the form in which the database's client has it."""
+    needed: bool
+    """Whether every row must have a value: the column is NOT NULL and has no default."""
+    given: bool
+    """Whether a row may have a value: the database does not generate the column's values."""
+
+
+def check_columns(
+    schema: pa.Schema, table: str, columns: Sequence[TableColumn[T]], misfit: Callable[[str, pa.DataType, T], str]
+) -> None:
+    """Raise :class:`SinkError` unless a table takes rows of this schema; columns are matched by name.
+
+    ``misfit`` returns the reason why a column's type in the rows does not fit the one in the table, or nothing.
+    """
+    known = {column.name: column for column in columns}
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        problem = ""
+        if name not in known:
+            problem = f"the table has no column {name}; it has {', '.join(known)}: select and rename the rows' columns"
+        elif schema.names.count(name) > 1:
+            problem = f"the rows have {schema.names.count(name)} columns {name}; rename all but one"
+        elif not known[name].given:
+            problem = f"the database generates the values of column {name}; leave it out of the rows"
+        else:
+            problem = misfit(name, kind, known[name].type)
+        if problem:
+            raise SinkError(f"table {table}: {problem}", code="sink-columns", table=table, column=name)
+    for column in columns:
+        if column.needed and column.name not in schema.names:
+            raise SinkError(
+                f"table {table}: column {column.name} is NOT NULL and has no default, and the rows have no such "
+                "column; add it to the rows, or give it a default",
+                code="sink-columns",
+                table=table,
+                column=column.name,
+            )
+
+
+def is_binary(kind: pa.DataType) -> bool:
+    """Whether values of a type are bytes."""
+    return any(check(kind) for check in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary))
+
+
+def unwritable(name: str, kind: pa.DataType) -> str:
+    """The reason why no column of a database takes an Arrow type; empty for other types."""
+    if pa.types.is_nested(kind) or pa.types.is_duration(kind) or pa.types.is_interval(kind):
+        return f"column {name} is {kind}, which cannot be written; turn it into a string, for instance with to_json"
+    return ""
 
 
 @dataclass(frozen=True)
@@ -96,11 +152,11 @@ def fitting(piece: pa.RecordBatch, shape: TableShape, where: str) -> pa.Table:
     if all(one.name in shape.partitions for one in kept):
         raise _refused(where, ", ".join(found.names), "divides the table, and the rows have no other column")
     for one in kept:
-        _check_text(piece.column(one.name), one.name, where)
+        check_text(piece.column(one.name), one.name, where)
     return pa.table([piece.column(one.name).cast(one.type) for one in kept], pa.schema(kept))
 
 
-def _check_text(column: pa.Array, name: str, where: str) -> None:
+def check_text(column: pa.Array, name: str, where: str) -> None:
     """Raise :class:`SinkError` for a text that is no UTF-8: Spark does not check it, and readers of the file fail."""
     try:
         column.validate(full=True)
