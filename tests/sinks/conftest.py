@@ -7,11 +7,13 @@ from typing import TypeVar
 
 import pytest
 
+from proving.servers.debian import PackageUnfetched
 from proving.servers.kafka import KafkaServer
+from proving.servers.mariadb import MariaServer
 from proving.servers.postgres import PostgresServer
 from wallaroo_spark.registry.embedded import EmbeddedRedis
 
-S = TypeVar("S", PostgresServer, KafkaServer)
+S = TypeVar("S", PostgresServer, KafkaServer, MariaServer)
 
 
 def running(server: S) -> Iterator[S]:
@@ -33,6 +35,20 @@ def postgres() -> Iterator[PostgresServer]:
 def kafka() -> Iterator[KafkaServer]:
     """A Kafka of one broker."""
     yield from running(KafkaServer())
+
+
+def a_mariadb() -> MariaServer:
+    """A MariaDB that is not started; skips the test where there is none."""
+    try:
+        return MariaServer()
+    except PackageUnfetched as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaServer]:
+    """A MariaDB."""
+    yield from running(a_mariadb())
 
 
 @pytest.fixture(scope="session")

@@ -28,6 +28,7 @@ def test_every_name_is_there() -> None:
         ("kafka", {"bootstrap": "127.0.0.1:9092", "topic": "t"}),
         ("postgres", {"dsn": "postgresql://h/d", "table": "t"}),
         ("redis", {"url": "redis://h", "stream": "s"}),
+        ("sql", {"url": "postgresql+psycopg://h/d", "table": "t"}),
     ],
 )
 def test_each_kind_makes_a_writer_that_can_be_pickled_and_connects_to_nobody(

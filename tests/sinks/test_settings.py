@@ -18,6 +18,7 @@ from wallaroo_spark.sinks.settings import (
     KafkaSettings,
     PostgresWriterSettings,
     RedisSettings,
+    SqlSettings,
     StreamSettings,
 )
 
@@ -29,6 +30,7 @@ GIVEN: dict[str, tuple[Any, dict[str, Any]]] = {
     "kafka": (KafkaSettings, {"bootstrap": "a:1", "topic": "orders"}),
     "postgres": (PostgresWriterSettings, {"dsn": "postgresql://a", "table": "orders"}),
     "redis": (RedisSettings, {"url": "redis://a", "list": "orders"}),
+    "sql": (SqlSettings, {"url": "sqlite://", "table": "orders"}),
     "stream": (StreamSettings, {"application": "/data/shop", "stream": "shop/orders"}),
 }
 
@@ -74,6 +76,7 @@ def test_a_setting_that_cannot_work_is_refused(
         ("kafka", {"options": {"sasl.password": "hush"}}),
         ("postgres", {"dsn": "password=hush"}),
         ("redis", {"url": "redis://:hush@a"}),
+        ("sql", {"url": "mysql+pymysql://u:hush@a"}),
     ],
 )
 def test_secrets_are_not_shown(kind: str, secret: dict[str, Any]) -> None:

@@ -1,8 +1,8 @@
 """Transactional sinks: each batch of a query is written once, also when Spark runs the batch several times.
 
-``connector``, ``delta``, ``files``, ``iceberg``, ``kafka``, ``postgres``, ``redis`` and ``stream`` each make a writer
-for ``foreachBatch``. Each loads on first use, and raises :class:`PackageMissingError` when its client package is not
-installed.
+``connector``, ``delta``, ``files``, ``iceberg``, ``kafka``, ``postgres``, ``redis``, ``sql`` and ``stream`` each make a
+writer for ``foreachBatch``. Each loads on first use, and raises :class:`PackageMissingError` when its client package is
+not installed.
 Source: ``docs/protocol.md#sinks`` and ``docs/sinks.md``.
 """
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from wallaroo_spark.sinks.stores.kafka import kafka
     from wallaroo_spark.sinks.stores.postgres import postgres
     from wallaroo_spark.sinks.stores.redis import redis
+    from wallaroo_spark.sinks.stores.sql.sink import sql
     from wallaroo_spark.sinks.stores.stream import stream
     from wallaroo_spark.sinks.writer import BatchWriter, transactional
 
@@ -36,6 +37,7 @@ __all__ = [
     "kafka",
     "postgres",
     "redis",
+    "sql",
     "stream",
     "transactional",
 ]
@@ -48,6 +50,7 @@ _HOMES = {
     "wallaroo_spark.sinks.stores.kafka": ("kafka",),
     "wallaroo_spark.sinks.stores.postgres": ("postgres",),
     "wallaroo_spark.sinks.stores.redis": ("redis",),
+    "wallaroo_spark.sinks.stores.sql.sink": ("sql",),
     "wallaroo_spark.sinks.stores.stream": ("stream",),
     "wallaroo_spark.sinks.writer": ("BatchWriter", "transactional"),
 }

@@ -110,6 +110,22 @@ class PostgresWriterSettings(PostgresSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SqlSettings(SinkSettings):
+    """The settings of ``sinks.sql``."""
+
+    url: str = field(kw_only=False, repr=False, metadata=row(Kind.TEXT, secret=True))
+    """URL of SQLAlchemy, such as mysql+pymysql://user:password@host:3306/database, or `env:NAME` or `file:PATH` of
+    one. Only the driver uses it."""
+    table: str = field(metadata=row(Kind.TEXT))
+    """Table to insert into: `name` or `schema.name`, without quotes."""
+    checkpoint: str = field(metadata=row(Kind.TEXT, _CHECKPOINT))
+    lock_timeout: float = setting(30.0, Kind.SECONDS, minimum=0)
+    """Longest wait for what other sessions have locked, in MySQL, MariaDB, PostgreSQL and SQLite."""
+    timeout: float = setting(60.0, Kind.SECONDS, minimum=0)
+    """Longest wait for a connection, and in MySQL and MariaDB for an answer; make it longer than `lock_timeout`."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class KafkaSettings(SinkSettings):
     """The settings of ``sinks.kafka``."""
 

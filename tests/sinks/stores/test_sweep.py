@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from pyarrow import dataset, parquet
 
 from proving.servers.kafka import KafkaServer
+from proving.servers.mariadb import MariaServer
 from proving.servers.postgres import PostgresServer
 from tests.sinks.stores.iceberg_lake import Lake
 from tests.sinks.stores.kafka_reader import records
@@ -27,6 +28,7 @@ from wallaroo_spark.sinks.stores.iceberg import IcebergSink
 from wallaroo_spark.sinks.stores.kafka import KafkaSink
 from wallaroo_spark.sinks.stores.postgres import PostgresSink
 from wallaroo_spark.sinks.stores.redis import RedisSink
+from wallaroo_spark.sinks.stores.sql.sink import SqlSink
 from wallaroo_spark.sinks.stores.stream import StreamSink
 from wallaroo_spark.steps import SinkStep
 
@@ -74,6 +76,10 @@ def iceberg_sink(name: str, catalog: dict[str, str], checkpoint: str) -> Iceberg
 
 def postgres_sink(name: str, dsn: str, table: str, mode: str) -> PostgresSink:
     return PostgresSink(dsn, table=table, name=name, mode=mode)
+
+
+def sql_sink(name: str, url: str, table: str, checkpoint: str) -> SqlSink:
+    return SqlSink(url, table=table, checkpoint=checkpoint, name=name)
 
 
 def redis_sink(name: str, url: str, stream: str, checkpoint: str) -> RedisSink:
@@ -160,6 +166,18 @@ def test_postgres(lives: Lives, case: Case, mode: str, postgres: PostgresServer,
         left = connection.execute("SELECT gid FROM pg_prepared_xacts").fetchall()
         left += connection.execute("SELECT tablename FROM pg_tables WHERE tablename LIKE 'wallaroo_stage_%'").fetchall()
         assert left == []
+
+
+@pytest.mark.parametrize("case", IN_PART)
+def test_sql(lives: Lives, case: Case, mariadb: MariaServer, target: str, tmp_path: Path) -> None:
+    mariadb.ask(f"CREATE TABLE `{target}` (batch int, `partition` int, number int, value text)")
+
+    def seen() -> list[str]:
+        return [row[0] for row in mariadb.ask(f"SELECT value FROM `{target}`")]
+
+    settings = {"url": mariadb.url(), "table": target, "checkpoint": str(tmp_path / "checkpoint")}
+    sweep(lives, subject_of(sql_sink, seen, **settings), case, tmp_path)
+    mariadb.ask(f"DROP TABLE `{target}`")
 
 
 @pytest.mark.parametrize("case", IN_PART)

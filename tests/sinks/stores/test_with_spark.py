@@ -14,6 +14,7 @@ import redis as redis_client
 from deltalake import DeltaTable
 
 from proving.servers.kafka import KafkaServer
+from proving.servers.mariadb import MariaServer
 from proving.servers.postgres import PostgresServer
 from tests.sinks.remote import terse
 from tests.sinks.stores.kafka_reader import records
@@ -120,6 +121,33 @@ def test_postgres(rows: DataFrame, postgres: PostgresServer, tmp_path: Path, mod
         with pytest.raises(SinkError, match=r"batch 2 is aborted, because of partition 0: .*no column other"):
             writer(rows.withColumnRenamed("value", "other"), 2)
         assert connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (2 * ROWS,)
+
+
+def test_sql(rows: DataFrame, mariadb: MariaServer, tmp_path: Path) -> None:
+    """Read by MariaDB's own client."""
+    mariadb.ask(
+        "CREATE TABLE spark (id bigint PRIMARY KEY AUTO_INCREMENT, number bigint, value text, half double, "
+        "price decimal(12, 2), raw blob, at datetime, day date, first bool)"
+    )
+
+    def count(where: str = "TRUE") -> int:
+        return int(mariadb.ask(f"SELECT COUNT(*) FROM spark WHERE {where}")[0][0])
+
+    writer = sinks.sql(mariadb.url(), table="spark", checkpoint=str(tmp_path), name="spark")
+    columns = rows.withColumnRenamed("id", "number")
+    deliver_twice(writer, columns, count)
+    right = (
+        "value = CONCAT('ä ', number) AND price = number AND raw = CAST(number AS CHAR) AND day = '2026-01-02'"
+        " AND at = TIMESTAMPADD(SECOND, number, '1970-01-01') AND first = (number = 1)"
+        " AND half <=> IF(number % 2 = 1, number / 4, NULL)"
+    )
+    assert count(right) == 2 * ROWS
+
+    with pytest.raises(
+        SinkError, match=r"could not take batch 2 in table spark: .*Duplicate entry '.+' for key 'PRIMARY'"
+    ):
+        writer(columns.withColumn("id", columns.number), 2)
+    assert count() == 2 * ROWS
 
 
 def test_kafka(rows: DataFrame, kafka: KafkaServer, tmp_path: Path) -> None:
