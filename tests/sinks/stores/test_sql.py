@@ -406,6 +406,20 @@ def test_mariadb_is_written_under_both_of_its_names(maria: Table, checkpoint: Pa
     assert (maria.values(), engine) == (["a"], [("InnoDB",)])
 
 
+def test_decimals_bits_and_small_floats_keep_all_digits(maria: Table, mariadb: MariaServer, checkpoint: Path) -> None:
+    maria.run("ALTER TABLE {t} ADD price decimal(38,18), ADD flag bit(1), ADD mask bit(8), ADD small float")
+    many = [Decimal("12345678901234567890.123456789012345678"), Decimal("0.000000000000000001")]
+    columns = {
+        "price": pa.array(many, pa.decimal128(38, 18)),
+        "flag": pa.array([True, False]),
+        "mask": pa.array([255, 0], pa.int16()),
+        "small": pa.array([0.1, 2.5], pa.float32()),
+    }
+    write(maria.sink(checkpoint), columns)
+    found = mariadb.ask(f"SELECT price, flag + 0, mask + 0, small FROM {maria.name} ORDER BY price DESC")
+    assert found == [[f"{many[0]:f}", "1", "255", "0.1"], [f"{many[1]:f}", "0", "0", "2.5"]]
+
+
 def test_a_zero_in_a_counting_column_stays_a_zero(maria: Table, mariadb: MariaServer, checkpoint: Path) -> None:
     maria.run("ALTER TABLE {t} ADD id int AUTO_INCREMENT PRIMARY KEY")
     write(maria.sink(checkpoint), {"id": [0, 5], "value": ["a", "b"]})
