@@ -144,10 +144,11 @@ def test_a_batch_that_is_stopped_ends_with_an_error_in_which_spark_finds_that_wi
     spark: SparkSession,
 ) -> None:
     with pytest.raises(InterruptedError) as stopped:
-        collected(Interrupted(spark))  # type: ignore[arg-type]
+        collected(Interrupted(spark))  # type: ignore[arg-type]  # it has what is called
     text = "".join(traceback.format_exception(stopped.value))
 
-    pattern = spark._jvm.org.apache.spark.sql.execution.streaming.runtime.StreamExecution.PROXY_ERROR()  # type: ignore[union-attr]
+    assert spark._jvm is not None
+    pattern = spark._jvm.org.apache.spark.sql.execution.streaming.runtime.StreamExecution.PROXY_ERROR()
     assert pattern.findFirstIn(text).isDefined()
     assert len(text) < 2000
     with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
