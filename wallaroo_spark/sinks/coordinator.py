@@ -177,6 +177,7 @@ class Coordinator:
             if self._pre_committing is not None:
                 pre_committed.enter_context(self._pre_committing.pre_commit(batch, prepared))
         except BaseException as error:
+            pre_committed.close()
             ours = self._decisions.abort(batch, try_number)
             self._throw_away(batch, votes, all_of_it=ours)
             if isinstance(error, SinkError) and not ours:
@@ -186,6 +187,7 @@ class Coordinator:
         passed(SinkStep.VOTED)
         memory = self._remembering.after(prepared) if self._remembering is not None else None
         if not self._decisions.commit(batch, try_number, prepared, memory):
+            pre_committed.close()
             self._throw_away(batch, votes, all_of_it=False)
             raise self._taken_over(batch)
         if self._remembering is not None and memory is not None:

@@ -17,6 +17,7 @@ import pytest
 from proving.servers.postgres import PostgresServer
 from tests import evil_values as evil
 from tests.sinks.stores.checks import CHECKS, Store, name_of, refuses
+from tests.waiting import eventually
 from wallaroo_spark.errors import ConfigurationError, SinkError
 from wallaroo_spark.sinks.interface import Prepared, Transaction
 from wallaroo_spark.sinks.settings import IDEMPOTENT, TWO_PHASE
@@ -227,22 +228,46 @@ def test_a_lock_that_nobody_gives_up_is_a_vote_to_abort(table: Table, postgres: 
     assert "duplicate key" in refuses(sink, {"value": ["a"]}, batch=1)
 
 
-def test_a_key_that_staging_cannot_see_holds_its_batch_until_the_table_takes_it(
-    table: Table, postgres: PostgresServer
-) -> None:
+@pytest.fixture
+def keyed(table: Table) -> Table:
+    """The table with a unique key, which staging tables do not check."""
     table.run(f"DROP TABLE {table.name}")
-    table.create("value text PRIMARY KEY")
-    table.run(f"INSERT INTO {table.name} VALUES ('b')")
-    sink = PostgresSink(postgres.dsn, table=table.name, name="keys", mode=IDEMPOTENT)
-    store = Store(lambda: sink, table.values)
-    parts = store.prepare(0, ["a"], ["b"])
+    table.create("value text UNIQUE DEFERRABLE INITIALLY DEFERRED")
+    return table
 
-    with pytest.raises(SinkError, match="duplicate key value"):
+
+def test_a_key_that_staging_cannot_see_is_refused_before_the_decision(keyed: Table, postgres: PostgresServer) -> None:
+    keyed.run(f"INSERT INTO {keyed.name} VALUES ('b')")
+    sink = PostgresSink(postgres.dsn, table=keyed.name, name="keys", mode=IDEMPOTENT)
+    parts = Store(lambda: sink, keyed.values).prepare(0, ["a"], ["b"])
+
+    with pytest.raises(SinkError, match=r"could not take batch 0 .*duplicate key value"), sink.pre_commit(0, parts):
+        raise AssertionError("the batch would be decided")
+    assert keyed.values() == ["b"]
+    sink.abort([one.transaction for one in parts])
+    assert sink.recover() == []
+
+
+@pytest.mark.parametrize("lost", ["not", "by a lost connection", "by a driver that hangs"])
+def test_rows_that_were_moved_before_the_decision_are_visible_with_the_commit(
+    keyed: Table, postgres: PostgresServer, lost: str
+) -> None:
+    sink = PostgresSink(postgres.dsn, table=keyed.name, name="moved", mode=IDEMPOTENT, lock_timeout=0.2)
+    parts = Store(lambda: sink, keyed.values).prepare(0, ["a"], ["b"])
+    mine = "application_name = 'wallaroo moved' AND state LIKE 'idle in transaction%'"
+
+    with sink.pre_commit(0, parts):
+        assert keyed.values() == []
+        if lost == "by a lost connection":
+            keyed.run(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {mine}")
+        if lost == "by a driver that hangs":
+            eventually(lambda: keyed.run(f"SELECT pid FROM pg_stat_activity WHERE {mine}") == [])
         sink.commit(0, parts)
-    assert table.values() == ["b"]
-    table.run(f"DELETE FROM {table.name}")
+        assert sorted(keyed.values()) == ["a", "b"]
+
     sink.commit(0, parts)
-    assert sorted(table.values()) == ["a", "b"]
+    assert sorted(keyed.values()) == ["a", "b"]
+    assert sink.recover() == []
 
 
 def test_a_reader_sees_all_of_an_idempotent_batch_or_nothing(table: Table, postgres: PostgresServer) -> None:

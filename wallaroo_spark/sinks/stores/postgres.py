@@ -1,8 +1,10 @@
 """The sink ``postgres``: with PostgreSQL's two-phase commit, or with staging tables that one transaction moves.
 
-Each transaction of the sink inserts a row into the table ``wallaroo_commits``, in the same PostgreSQL transaction that
-makes its rows visible. So a repeated commit finds that row, and can be distinguished from one that was rolled back.
-Rows are copied as CSV, after a check that the table takes their columns.
+The rows are moved before the batch is decided, so that a row that the table refuses aborts the batch, and that
+transaction is committed after the decision. Each transaction of the sink inserts a row into the table
+``wallaroo_commits``, in the same PostgreSQL transaction that makes its rows visible. So a repeated commit finds that
+row, and can be distinguished from one that was rolled back. Rows are copied as CSV, after a check that the table takes
+their columns.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, LiteralString
 
@@ -21,7 +23,7 @@ import pyarrow.compute as pc
 from psycopg import sql
 from pyarrow import csv
 
-from wallaroo_spark.errors import ConfigurationError, SinkError
+from wallaroo_spark.errors import ConfigurationError, SinkError, one_line
 from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.settings import function_takes_settings, rows, takes_settings
 from wallaroo_spark.sinks.interface import Prepared, Transaction
@@ -29,6 +31,8 @@ from wallaroo_spark.sinks.settings import AUTO, IDEMPOTENT, TWO_PHASE, PostgresS
 from wallaroo_spark.sinks.stores.table_rows import TableColumn, check_columns, is_binary, unwritable
 from wallaroo_spark.sinks.writer import BatchWriter, transactional
 from wallaroo_spark.steps import SinkStep, passed
+
+log = one_line("wallaroo_spark.sinks")
 
 _HEX = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), dtype=np.uint16)
 # COPY reads an empty field without quotes as NULL, and Arrow writes every text in quotes.
@@ -142,6 +146,7 @@ class PostgresSink:
         self.name = settings.name
         self._dsn, self._table, self._mode = settings.dsn, settings.table, settings.mode
         self._lock_timeout, self._timeout = settings.lock_timeout, settings.timeout
+        self._moved: _Connection | None = None
 
     def __repr__(self) -> str:
         return f"PostgresSink(table={self._table!r}, name={self.name!r}, mode={self._mode!r})"
@@ -169,14 +174,35 @@ class PostgresSink:
             connection.commit()
         return Prepared(transaction, copied, {"mode": mode, "columns": names})
 
+    @contextmanager
+    def pre_commit(self, batch: int, prepared: Sequence[Prepared]) -> Iterator[None]:
+        """Move the staged rows in a transaction that stays open, and check all the table's constraints."""
+        staged = _staged(prepared)
+        if not staged:
+            yield
+            return
+        with self._connected(f"take batch {batch}") as connection:
+            # The successor of a driver that hangs here waits for its locks.
+            connection.execute(_sql("SET idle_in_transaction_session_timeout TO {}", self._longest_lock()))
+            self._move(connection, self._target(connection), staged)
+            connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+            self._moved = connection
+            try:
+                yield
+            finally:
+                self._moved = None
+                with suppress(psycopg.Error):
+                    connection.rollback()
+
     def commit(self, batch: int, prepared: Sequence[Prepared]) -> None:
-        """Commit the prepared transactions and move the staged rows, except those that ``wallaroo_commits`` has."""
-        given = [one for one in prepared if one.rows]
+        """Commit the prepared transactions and the moved rows, except those that ``wallaroo_commits`` has."""
+        given, staged = [one for one in prepared if one.rows], _staged(prepared)
+        committed = self._moved is not None and _try_to_commit(self._moved)
         with self._connected(f"commit batch {batch}") as connection:
             target = self._target(connection)
-            moved = [one for one in given if one.detail["mode"] == IDEMPOTENT]
-            if moved:
-                self._move(connection, target, moved)
+            if staged and not committed:
+                self._move(connection, target, staged)
+                connection.commit()
             connection.autocommit = True
             for one in given:
                 if one.detail["mode"] == TWO_PHASE:
@@ -221,7 +247,7 @@ class PostgresSink:
                 raise self._gone(one) from None
 
     def _move(self, connection: _Connection, target: _Target, moved: Sequence[Prepared]) -> None:
-        """Move the rows out of the staging tables in one transaction."""
+        """Move the rows out of the staging tables, in a transaction that the caller commits."""
         connection.execute(_LOCK, (f"wallaroo sink {self.name}",))
         done = _noted(connection, target, moved)
         for one in moved:
@@ -238,7 +264,6 @@ class PostgresSink:
             connection.execute(_sql("DROP TABLE {}", staging))
             self._note(connection, target, one.transaction, rows)
             passed(SinkStep.HALF_COMMITTED)
-        connection.commit()
 
     def _gone(self, one: Prepared, rows: int = 0) -> SinkError:
         return SinkError(
@@ -261,6 +286,10 @@ class PostgresSink:
         like = "INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING IDENTITY INCLUDING GENERATED"
         connection.execute(_sql("CREATE TABLE {} (LIKE {} " + like + ")", into, target.quoted))
         connection.execute(_sql("COMMENT ON TABLE {} IS {}", into, sql.Literal(transaction.id)))
+
+    def _longest_lock(self) -> sql.Literal:
+        """The limit of waits for locks, in milliseconds."""
+        return sql.Literal(int(self._lock_timeout * 1000))
 
     def _mode_of(self, connection: _Connection) -> str:
         allowed = int(_one(connection, "SHOW max_prepared_transactions"))
@@ -309,7 +338,7 @@ class PostgresSink:
         try:
             with psycopg.connect(dsn, client_encoding="UTF8", application_name=f"wallaroo {self.name}") as connection:
                 connection.execute("SET datestyle TO ISO; SET timezone TO 'UTC'")
-                connection.execute(_sql("SET lock_timeout TO {}", sql.Literal(int(self._lock_timeout * 1000))))
+                connection.execute(_sql("SET lock_timeout TO {}", self._longest_lock()))
                 if _one(connection, "SHOW synchronous_commit") == "off":
                     connection.execute("SET synchronous_commit TO on")
                 connection.commit()
@@ -336,6 +365,22 @@ def _copy(connection: _Connection, into: sql.Identifier, names: Sequence[str], p
             copy.write(csv_of(piece))
             copied += piece.num_rows
     return copied
+
+
+def _staged(prepared: Sequence[Prepared]) -> list[Prepared]:
+    """Those of the transactions whose rows are in staging tables."""
+    return [one for one in prepared if one.rows and one.detail["mode"] == IDEMPOTENT]
+
+
+def _try_to_commit(connection: _Connection) -> bool:
+    """Commit, and return whether that is certain. If not, the transaction has ended in one way or the other."""
+    try:
+        connection.commit()
+    except psycopg.Error as error:
+        log.warning("the answer to a COMMIT is missing; the batch is looked for: %s", error)
+        connection.close()
+        return False
+    return True
 
 
 def _noted(connection: _Connection, target: _Target, prepared: Sequence[Prepared]) -> set[str]:
