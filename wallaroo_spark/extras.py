@@ -43,7 +43,7 @@ EXTRAS = {
     "sql": Extra(("sqlalchemy",)),
     "kafka": Extra(("confluent_kafka",)),
     "mqtt": Extra(("gmqtt",)),
-    "nats": Extra(("nats",)),
+    "nats": Extra(("nats", "nkeys")),
     "rabbitmq": Extra(("aiormq",)),
     "s3": Extra(("boto3",)),
     "prometheus": Extra(("prometheus_client",)),

@@ -85,6 +85,17 @@ def test_messages_are_sent_once_although_bridge_and_server_are_killed(
     assert (position_of(last["message_id"]), last["key"]) == (1001, f"{stream.name}.b".encode())
 
 
+def test_a_file_of_credentials_needs_no_other_package(stream: Stream, worker: FakeWorker, tmp_path: Path) -> None:
+    file = tmp_path / "user.creds"
+    file.write_text("of no use to a server that lets everybody in", encoding="utf-8")
+    stream.publish(b"1")
+    bridging = Bridging(worker, tmp_path, *stream.source("--credentials", str(file)))
+    with bridging.running(), worker.committing():
+        bridging.wait(1)
+
+    assert bridging.values() == [b"1"]
+
+
 def test_one_subject_may_be_read(stream: Stream, worker: FakeWorker, tmp_path: Path) -> None:
     stream.publish(b"1", b"2")
     stream.publish(b"3", subject="b.c")

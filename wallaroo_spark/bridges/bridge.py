@@ -62,6 +62,15 @@ class Bridge(ABC):
         return f"bridge/{kind}/{hashlib.blake2b(self.place.encode(), digest_size=16).hexdigest()}"
 
 
+def unreadable(what: str, expected: str) -> ConfigurationError:
+    """The error for a URL. Neither it nor the parser's error is shown, because both may contain a password."""
+    return ConfigurationError(
+        f"the URL of {what} cannot be read; expected {expected}, with special characters of the password "
+        "percent-encoded",
+        code="url-invalid",
+    )
+
+
 _log = one_line("wallaroo_spark.bridges")
 
 MARK_BITS = 16

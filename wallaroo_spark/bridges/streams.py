@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import logging
 import random
+import re
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -74,6 +75,13 @@ class BridgedStream(ABC):
                 await away.pause(error)
 
 
+def _said(error: Exception) -> str:
+    """An error of a medium, with the page for those of TLS."""
+    text = str(error).strip() or type(error).__name__
+    tls = isinstance(error, FileNotFoundError) or re.search(r"certificate|\bssl\b|\btls\b|no such file", text, re.I)
+    return f"{text} (docs/bridges.md#tls has the settings of TLS)" if tls else text
+
+
 class Away:
     """A medium that does not answer: the pauses between attempts, and the log of its beginning and its end."""
 
@@ -88,12 +96,13 @@ class Away:
         now = time.monotonic()
         if not self._failures:
             self._since = now
-            _log.warning("source %r does not answer; it is tried again: %s", self._name, error or type(error).__name__)
+            _log.warning("source %r does not answer; it is tried again: %s", self._name, _said(error))
         self._failures += 1
         if self._retry.exhausted(self._failures, now - self._since):
             raise TransportError(
                 f"source {self._name!r} has not answered for {now - self._since:.0f} seconds, in {self._failures} "
-                f"attempts: {error}; start it, check its address and credentials, or allow more time (--give-up-after)",
+                f"attempts: {_said(error)}; start it, check its address and credentials, or allow more time "
+                "(--give-up-after)",
                 code="source-away",
                 source=self._name,
             ) from error

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wallaroo_spark.bridges.bridge import LogBridge, Promise, SourceLog, position_of
@@ -112,11 +113,17 @@ class KafkaBridge(LogBridge):
     def _config(self) -> dict[str, Any]:
         found: dict[str, Any] = {"bootstrap.servers": self.bootstrap, "log_level": 0, "client.id": "wallaroo-bridge"}
         if self.client_config:
-            with open(self.client_config, encoding="utf-8") as lines:
-                for line in filter(None, map(str.strip, lines)):
-                    if not line.startswith("#"):
-                        name, _, value = line.partition("=")
-                        found[name.strip()] = resolve_secret(value.strip())
+            try:
+                text = Path(self.client_config).read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise ConfigurationError(
+                    f"the file of librdkafka's settings, {self.client_config}, cannot be read: {error}; check the path",
+                    code="source-setup",
+                ) from error
+            for line in filter(None, map(str.strip, text.splitlines())):
+                if not line.startswith("#"):
+                    name, _, value = line.partition("=")
+                    found[name.strip()] = resolve_secret(value.strip())
         return found
 
     def _made(self, kind: Any, config: dict[str, Any]) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
@@ -13,14 +12,17 @@ from typing import Any
 from wallaroo_spark.bridges.bridge import Bridge, Promise
 from wallaroo_spark.bridges.streams import QueuedMessage, QueuedStream, silent
 from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.event_loop import end_tasks
 from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.settings import Kind, row, setting
-from wallaroo_spark.transport import parse_address
+from wallaroo_spark.transport import client_context, parse_address
 
 KEEP_SECONDS = 7 * 24 * 3600
 """How long a broker of MQTT 5 keeps the messages of a bridge that is away. A choice: a week."""
 CONNECT_SECONDS = 30.0
 """Longest wait for the answer to CONNECT."""
+_CAUSE_SECONDS = 0.5
+"""Longest wait for the client to say the cause, when its connection has ended. A choice."""
 _VERSIONS = {"3.1.1": 4, "5": 5}
 
 
@@ -57,6 +59,10 @@ class MqttBridge(Bridge):
     """Use TLS to the broker."""
     mqtt_ca: str = setting("", Kind.TEXT)
     """PEM file of the authority of the broker's certificate; turns TLS on."""
+    mqtt_certificate: str = setting("", Kind.TEXT)
+    """PEM file of a certificate to present to the broker; turns TLS on."""
+    mqtt_key: str = setting("", Kind.TEXT)
+    """PEM file of the key of --mqtt-certificate."""
 
     @property
     def place(self) -> str:
@@ -115,8 +121,8 @@ class _MqttConnection:
         self.client.set_config({"reconnect_retries": -2})
         self.client.on_message = self._on_message
         self.client.on_subscribe = self._on_subscribe
-        lost = ConnectionError("the broker has ended the connection")
-        self.client.on_disconnect = lambda *_: self._arrived.put_nowait(lost)
+        self.client.on_disconnect = self._on_disconnect
+        self._ended = asyncio.Event()
         if settings.user:
             self.client.set_auth_credentials(settings.user, resolve_secret(settings.password))
 
@@ -124,15 +130,28 @@ class _MqttConnection:
         """Connect. Raises ConnectionError."""
         settings = self._settings
         host, port = parse_address(settings.broker)
-        tls = settings.mqtt_tls or settings.mqtt_ca
-        context = ssl.create_default_context(cafile=settings.mqtt_ca or None) if tls else False
+        files = (settings.mqtt_ca, settings.mqtt_certificate, settings.mqtt_key)
+        context = client_context(*files) if settings.mqtt_tls or any(files) else False
+        connecting = asyncio.ensure_future(
+            self.client.connect(host, port, ssl=context, version=_VERSIONS[settings.mqtt])
+        )
+        ended = asyncio.ensure_future(self._ended.wait())
         try:
-            async with asyncio.timeout(CONNECT_SECONDS):
-                await self.client.connect(host, port, ssl=context, version=_VERSIONS[settings.mqtt])
-        except TimeoutError:
-            raise ConnectionError(
-                f"no answer within {CONNECT_SECONDS:g} seconds; a broker without MQTT 5 needs --mqtt 3.1.1"
-            ) from None
+            await asyncio.wait({connecting, ended}, timeout=CONNECT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                # An answer that has come before the end has the cause.
+                await asyncio.wait({connecting}, timeout=_CAUSE_SECONDS)
+            if connecting.done():
+                await connecting
+            elif ended.done():
+                tls = "; it may ask for a certificate (--mqtt-certificate)" if context else "; it may speak TLS only"
+                raise ConnectionError(f"the broker has ended the connection without an answer{tls}")
+            else:
+                raise ConnectionError(
+                    f"no answer within {CONNECT_SECONDS:g} seconds; a broker without MQTT 5 needs --mqtt 3.1.1"
+                )
+        finally:
+            await end_tasks(connecting, ended)
 
     async def group(self) -> list[QueuedMessage | Exception]:
         """The messages that have arrived, at least one, and what has ended the connection."""
@@ -158,6 +177,10 @@ class _MqttConnection:
             return await committed
         finally:
             self._open.discard(committed)
+
+    def _on_disconnect(self, *_: Any) -> None:
+        self._ended.set()
+        self._arrived.put_nowait(ConnectionError("the broker has ended the connection"))
 
     def _on_subscribe(self, _: Any, mid: int, granted: Sequence[int], properties: Any) -> None:
         if any(one >= 128 for one in granted):

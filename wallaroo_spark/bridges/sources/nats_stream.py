@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from wallaroo_spark.connector import Record
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.settings import Kind, row, setting
+from wallaroo_spark.transport import client_context
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -53,6 +53,10 @@ class NatsBridge(LogBridge):
     """File of a user's credentials (.creds)."""
     nats_ca: str = setting("", Kind.TEXT)
     """PEM file of the authority of the servers' certificates; turns TLS on."""
+    nats_certificate: str = setting("", Kind.TEXT)
+    """PEM file of a certificate to present to the servers; turns TLS on."""
+    nats_key: str = setting("", Kind.TEXT)
+    """PEM file of the key of --nats-certificate."""
 
     @property
     def place(self) -> str:
@@ -68,20 +72,29 @@ class NatsBridge(LogBridge):
     async def connected(self) -> Client:
         """A connection, which ends when the server does."""
         import nats
+        from nats.errors import NoServersError
 
-        async def silent(error: Exception) -> None:
-            """It is raised too, and said once by the bridge."""
+        failed: list[Exception] = []
 
-        context = ssl.create_default_context(cafile=self.nats_ca) if self.nats_ca else None
-        return await nats.connect(
-            resolve_secret(self.url).split(","),
-            name="wallaroo-bridge",
-            error_cb=silent,
-            allow_reconnect=False,
-            connect_timeout=int(ANSWER_SECONDS),
-            tls=context,
-            user_credentials=self.credentials or None,
-        )
+        async def note(error: Exception) -> None:
+            failed[:] = [error]
+
+        files = (self.nats_ca, self.nats_certificate, self.nats_key)
+        try:
+            return await nats.connect(
+                resolve_secret(self.url).split(","),
+                name="wallaroo-bridge",
+                error_cb=note,
+                allow_reconnect=False,
+                # Once more at once; without limits the client goes on for two minutes, and names no cause.
+                max_reconnect_attempts=1,
+                reconnect_time_wait=0,
+                connect_timeout=int(ANSWER_SECONDS),
+                tls=client_context(*files) if any(files) else None,
+                user_credentials=self.credentials or None,
+            )
+        except NoServersError as error:
+            raise ConnectionError(str(failed[0] if failed else error) or repr(failed[0])) from error
 
 
 class MessageStream(BridgedStream):

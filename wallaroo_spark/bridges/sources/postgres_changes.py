@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from wallaroo_spark.bridges.bridge import Bridge, Promise
 from wallaroo_spark.bridges.sources.pgoutput import ChangeDecoder, lsn_of, lsn_text
+from wallaroo_spark.bridges.sources.postgres_table import read_dsn
 from wallaroo_spark.bridges.streams import BridgedStream
 from wallaroo_spark.connector import Record
 from wallaroo_spark.errors import ConfigurationError, ReplayError
 from wallaroo_spark.event_loop import end_tasks
-from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.settings import Kind, row, setting
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class ChangesStream(BridgedStream):
         super().__init__(settings.slot)
         self.passing = (OSError, psycopg.OperationalError)
         self._settings = settings
-        self._dsn = resolve_secret(settings.dsn)
+        self._dsn = read_dsn(settings.dsn)
         self.decoded = 0
         """The reference of the last change that was read."""
         self._committed = 0

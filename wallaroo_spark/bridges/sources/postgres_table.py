@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, LiteralString
 
-from wallaroo_spark.bridges.bridge import Bridge, Promise
+from wallaroo_spark.bridges.bridge import Bridge, Promise, unreadable
 from wallaroo_spark.bridges.streams import BridgedStream
 from wallaroo_spark.connector import Record
 from wallaroo_spark.errors import ConfigurationError, ReplayError, one_line
@@ -53,6 +53,18 @@ SELECT format_type(a.atttypid, NULL),
   pg_is_in_recovery()
 FROM pg_attribute a WHERE a.attrelid = %(table)s::regclass AND a.attname = %(key)s AND NOT a.attisdropped
 """
+
+
+def read_dsn(given: str) -> str:
+    """The connection string that a setting names. Raises :class:`ConfigurationError`."""
+    import psycopg
+
+    dsn = resolve_secret(given)
+    try:
+        psycopg.conninfo.conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError:
+        raise unreadable("PostgreSQL", "postgresql://user:password@host:5432/database?sslmode=verify-full") from None
+    return dsn
 
 
 @dataclass(eq=False, kw_only=True)
@@ -105,7 +117,7 @@ class TableStream(BridgedStream):
         import psycopg
 
         sql = psycopg.sql
-        dsn = resolve_secret(self._settings.dsn)
+        dsn = read_dsn(self._settings.dsn)
         async with await psycopg.AsyncConnection.connect(dsn, autocommit=True, client_encoding="utf8") as connection:
             await self._check(connection, psycopg)
             # The name of the table is SQL, and was read as such by regclass above.

@@ -9,7 +9,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from wallaroo_spark.bridges.bridge import Bridge, LogBridge, Promise, SourceLog, position_of, reference_of
+from wallaroo_spark.bridges.bridge import (
+    Bridge,
+    LogBridge,
+    Promise,
+    SourceLog,
+    position_of,
+    reference_of,
+    unreadable,
+)
 from wallaroo_spark.bridges.streams import BridgedStream, QueuedMessage, QueuedStream, nanoseconds, silent
 from wallaroo_spark.connector import Record
 from wallaroo_spark.errors import ConfigurationError
@@ -223,8 +231,11 @@ async def _delivering(url: str, queue: str, prefetch: int, arguments: Any = None
     import aiormq
 
     silent("aiormq")
-    async with asyncio.timeout(ANSWER_SECONDS):
-        connection = await aiormq.connect(resolve_secret(url))
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            connection = await aiormq.connect(resolve_secret(url))
+    except ValueError:
+        raise unreadable("RabbitMQ", "amqp://user:password@host:5672/vhost, or amqps:// for TLS") from None
     try:
         async with asyncio.timeout(ANSWER_SECONDS):
             delivery = _Delivery(await connection.channel(), queue)

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from wallaroo_spark.bridges.bridge import Bridge, Promise
+from wallaroo_spark.bridges.bridge import Bridge, Promise, unreadable
 from wallaroo_spark.bridges.streams import BridgedStream, nanoseconds, until_reached
 from wallaroo_spark.connector import Record
 from wallaroo_spark.errors import ConfigurationError, ReplayError
@@ -74,7 +74,17 @@ class EntryStream(BridgedStream):
     def _server(self) -> Any:
         import redis.asyncio
 
-        server: Any = redis.asyncio.Redis.from_url(resolve_secret(self._settings.url))
+        url = resolve_secret(self._settings.url)
+        # Clients older than redis-py 6 do not compare names by themselves.
+        verified: dict[str, Any] = {"ssl_check_hostname": True} if url.startswith("rediss") else {}
+        try:
+            server: Any = redis.asyncio.Redis.from_url(url, **verified)
+            server.connection_pool.make_connection()
+        except (ValueError, TypeError):
+            expected = (
+                "redis://[[user]:password@]host:port/0, or rediss:// with what redis-py takes as ?ssl_ca_certs=FILE"
+            )
+            raise unreadable("Redis", expected) from None
         # As Redis sends them: in a dict, the last one of several fields with one name is left.
         for command in ("XRANGE", "XREVRANGE"):
             server.set_response_callback(command, _as_sent)

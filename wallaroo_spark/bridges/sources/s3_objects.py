@@ -212,4 +212,10 @@ class ObjectStream(BridgedStream):
 def _server(settings: S3Bridge) -> Any:
     import boto3
 
-    return boto3.client("s3", endpoint_url=settings.endpoint or None, region_name=settings.region or None)
+    try:
+        return boto3.client("s3", endpoint_url=settings.endpoint or None, region_name=settings.region or None)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"the client of S3 cannot be made: {error}; --endpoint is a URL, such as https://store:9000",
+            code="source-setup",
+        ) from error
