@@ -29,10 +29,10 @@ SETTINGS = """\
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}{also}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}{also}
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL
 log.dirs={directory}/data
 num.partitions=1
 auto.create.topics.enable=false
@@ -51,19 +51,33 @@ log.cleaner.enable=false
 """
 
 
+# Clients with TLS log in as the user ``bridge``.
+SASL_SSL = """\
+ssl.keystore.type=PEM
+ssl.keystore.location={pem}
+sasl.enabled.mechanisms=PLAIN
+listener.name.sasl_ssl.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \
+user_bridge="{password}";
+"""
+
+
 class KafkaServer(GuardedServer):
     """One broker in KRaft mode on free ports of the loopback."""
 
-    def __init__(self, options: Sequence[str] = JAVA) -> None:
-        """``options`` are Java's."""
+    def __init__(self, options: Sequence[str] = JAVA, pem: str = "", password: str = "") -> None:
+        """``options`` are Java's. With ``pem``, a key (PKCS #8) and its certificates, it listens with TLS too."""
         jars = jars_of_kafka()
         self._guard = Guarded("kafka")
-        port = lasting_port(range(2))
+        port = lasting_port(range(3))
         controller = port + 1
+        self.secured = f"127.0.0.1:{port + 2}"
+        """Its address for clients with TLS."""
+        also = f",SASL_SSL://{self.secured}" if pem else ""
         self.bootstrap = f"127.0.0.1:{port}"
         """Its address in the form that clients take."""
         properties = self._guard.directory / "server.properties"
-        settings = SETTINGS.format(port=port, controller=controller, directory=self._guard.directory)
+        settings = SETTINGS.format(port=port, controller=controller, directory=self._guard.directory, also=also)
+        settings += SASL_SSL.format(pem=pem, password=password) if pem else ""
         properties.write_text(settings, encoding="utf-8")
         self._java = [java(), *options, "-cp", f"{jars}/*"]
         identity = uuid.uuid4().hex[:22]

@@ -22,16 +22,19 @@ import gmqtt
 import psycopg
 import pytest
 import trustme
+from cryptography.hazmat.primitives import serialization
 from redis import Redis
 
+from proving.servers.kafka import KafkaServer
 from proving.servers.mosquitto import MosquittoServer
 from proving.servers.nats import NatsServer
 from proving.servers.postgres import PostgresServer
 from proving.servers.rabbitmq import RabbitServer
 from proving.servers.versitygw import S3Gateway
-from tests.bridges import test_nats, test_rabbitmq, test_s3
+from tests.bridges import test_kafka, test_nats, test_rabbitmq, test_s3
 from tests.sinks.conftest import running
-from wallaroo_spark.bridges import Bridge
+from wallaroo_spark.bridges import Bridge, QueuedStream
+from wallaroo_spark.bridges.sources.kafka_topic import KafkaBridge
 from wallaroo_spark.bridges.sources.mqtt import MqttBridge
 from wallaroo_spark.bridges.sources.nats_stream import NatsBridge
 from wallaroo_spark.bridges.sources.postgres_changes import PostgresBridge
@@ -74,6 +77,12 @@ class Certificates:
         self.wrong_name = self._issue("wrong-name", "broker.example")
         self.expired = self._issue("expired", "127.0.0.1", not_before=past, not_after=past.replace(year=2021))
         self.client = self._issue("client", "bridge.example")
+
+    def key_for_java(self) -> bytes:
+        """The key of the right certificate as PKCS #8, which is all that Java reads."""
+        key = serialization.load_pem_private_key(Path(self.right[1]).read_bytes(), None)
+        form = serialization.PrivateFormat.PKCS8
+        return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
 
     def _issue(self, name: str, *names: str, **times: Any) -> tuple[str, str]:
         made = self._authority.issue_cert(*names, **times)
@@ -276,13 +285,11 @@ async def first(bridge: Bridge) -> bytes:
         (stream,) = await anext(found)
         stream.retry = bridge.retry
         try:
-            return (await anext(stream.read(None))).payload
+            async with contextlib.aclosing(stream._groups(None)) as groups:
+                return bytes((await anext(groups)).payloads[0])
         finally:
-            await getattr(stream, "close", _nothing)()
-
-
-async def _nothing() -> None:
-    pass
+            if isinstance(stream, QueuedStream):
+                await stream.close()
 
 
 MEDIA = [
@@ -308,9 +315,8 @@ def test_a_bridge_reads_over_tls_with_an_authority_of_its_own(medium: Medium, ce
     assert PAYLOAD in payload
 
 
+@pytest.mark.parametrize("medium", [one for one in MEDIA if one.id != "s3"], indirect=True)
 def test_a_bridge_shows_a_certificate_to_a_server_that_asks_for_one(medium: Medium, certificates: Certificates) -> None:
-    if isinstance(medium, S3):
-        pytest.skip("the client of S3 has no setting for a certificate of its own in the environment")
     with TlsEnd(medium, certificates.right, certificates.ca) as server:
         payload = asyncio.run(first(medium.bridge(server.port, "", certificates.ca, certificates.client)))
         with pytest.raises(TransportError):
@@ -360,3 +366,41 @@ async def test_a_nats_server_that_is_away_is_named_at_once_by_its_error() -> Non
 
     with pytest.raises(TransportError, match="Connect call failed"):
         await first(bridge)
+
+
+KAFKA = """\
+security.protocol=SASL_SSL
+ssl.ca.location={ca}
+sasl.mechanism=PLAIN
+sasl.username=bridge
+sasl.password=env:KAFKA_PASSWORD
+"""
+
+
+@pytest.mark.long
+def test_a_bridge_reads_from_kafka_with_a_password_over_tls(
+    certificates: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pem, config = tmp_path / "broker.pem", tmp_path / "kafka.conf"
+    pem.write_bytes(certificates.key_for_java() + Path(certificates.right[0]).read_bytes())
+    with contextlib.contextmanager(running)(KafkaServer(pem=str(pem), password=SECRET)) as server:
+        topic = test_kafka.Topic(server)
+        topic.produce(PAYLOAD)
+
+        def bridge(ca: str, password: str) -> Bridge:
+            config.write_text(KAFKA.format(ca=ca), encoding="utf-8")
+            monkeypatch.setenv("KAFKA_PASSWORD", password)
+            return KafkaBridge(server.secured, topic.name, client_config=str(config))
+
+        assert asyncio.run(first(bridge(certificates.ca, SECRET))) == PAYLOAD
+        refusals = []
+        for wrong in ((certificates.other_ca, SECRET), (certificates.ca, f"{SECRET}-not")):
+            with pytest.raises(TransportError) as refused:
+                asyncio.run(first(bridge(*wrong)))
+            refusals.append(str(refused.value))
+
+    unverified, unknown = refusals
+    assert "certificate verify failed" in unverified
+    assert "(docs/bridges.md#tls has the settings of TLS)" in unverified
+    assert "Authentication failed" in unknown
+    assert all(SECRET not in one for one in [*refusals, caplog.text])

@@ -169,3 +169,20 @@ def test_settings_that_cannot_work_are_refused(arguments: list[str], reason: str
 
     assert shown.exit_code in (1, 2)
     assert reason in shown.stderr.replace("\n", " ") or "no start of a HELLO" in shown.stderr
+
+
+def test_a_capture_that_cannot_listen_leaves_no_file(worker: FakeWorker, tmp_path: Path) -> None:
+    file = tmp_path / "shop.capture"
+    arguments = ["capture", "--to", worker.address, str(file), "--listen"]
+    taken = CliRunner().invoke(cli, [*arguments, worker.address])
+
+    assert taken.exit_code == 1
+    assert "cannot listen on" in taken.stderr
+    assert not file.exists()
+
+
+def test_a_frame_that_is_too_long_names_the_option_that_reads_it() -> None:
+    result = decoded("--revision", "v3", "--max-frame-bytes", "100", "-", stdin=b"\0\0\0\xff\x05")
+
+    assert "a frame of 255 bytes is announced, and frames of at most 100 are read here" in result.stdout
+    assert "(--max-frame-bytes)" in result.stdout

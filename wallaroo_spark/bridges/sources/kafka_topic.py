@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,7 +18,7 @@ from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.settings import Kind, row, setting
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer, Message, TopicPartition
+    from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
     from confluent_kafka.admin import AdminClient, TopicDescription
 
 GROUP_RECORDS = 2048
@@ -30,7 +31,8 @@ ANSWER_SECONDS = 5.0
 """Longest wait for an answer."""
 GROUP = "wallaroo-bridge"
 """The group that a consumer must name, where none is told what is committed."""
-_LASTING = (-187, -169)
+_ALL_DOWN = -187
+_LASTING = (_ALL_DOWN, -169)
 """Codes of errors that librdkafka would wait for: all brokers are down, and wrong credentials."""
 _QUEUE = {"queued.min.messages": "10000", "queued.max.messages.kbytes": "4096"}
 """What a partition's consumer has fetched in advance."""
@@ -83,10 +85,18 @@ class KafkaBridge(LogBridge):
 
     async def described(self) -> TopicDescription:
         """What the brokers say of the topic."""
-        from confluent_kafka import TopicCollection
+        from confluent_kafka import KafkaException, TopicCollection
 
         answer = self._admin.describe_topics(TopicCollection([self.topic]), request_timeout=ANSWER_SECONDS)
-        return await asyncio.wrap_future(answer[self.topic])
+        try:
+            return await asyncio.wrap_future(answer[self.topic])
+        except KafkaException as error:
+            # It says no more than that the time is over. The cause, such as a certificate, is an event of the client.
+            self._admin.poll(0)
+            if causes := [one for one in self._events if one.code() != _ALL_DOWN]:
+                self._events.clear()
+                raise KafkaException(causes[-1]) from error
+            raise
 
     def consumer(self, **more: Any) -> Consumer:
         """A consumer that is assigned nothing yet."""
@@ -106,8 +116,12 @@ class KafkaBridge(LogBridge):
     def _admin(self) -> AdminClient:
         from confluent_kafka.admin import AdminClient
 
-        made: AdminClient = self._made(AdminClient, self._config)
+        made: AdminClient = self._made(AdminClient, {**self._config, "error_cb": self._events.append})
         return made
+
+    @cached_property
+    def _events(self) -> deque[KafkaError]:
+        return deque(maxlen=16)
 
     @cached_property
     def _config(self) -> dict[str, Any]:
@@ -161,7 +175,7 @@ class PartitionStream(BridgedStream):
 
     async def records(self, after: int | None) -> AsyncGenerator[Sequence[Record], None]:
         """The records behind an offset."""
-        from confluent_kafka import KafkaError, KafkaException
+        from confluent_kafka import KafkaException
 
         failed: list[KafkaError] = []
         self._consumer = consumer = self._settings.consumer(error_cb=failed.append)

@@ -161,6 +161,7 @@ def capture(
     events: queue.SimpleQueue[int | WallarooError] = queue.SimpleQueue()
     recorder = None
     with contextlib.ExitStack() as stack:
+        unused = stack.enter_context(contextlib.ExitStack())
         if file is not None:
             recorder = Recorder(
                 file,
@@ -171,6 +172,8 @@ def capture(
                 failed=events.put,
             )
             stack.callback(recorder.close)
+            # A proxy that does not start leaves no empty file, for which the next attempt would be refused.
+            unused.callback(recorder.path.unlink)
         if over_quic:
             made = _channel_proxy(target, listen_address(listen.removeprefix(QUIC)), tls, recorder)
             proxy: Proxy | ChannelProxy = stack.enter_context(made)
@@ -186,6 +189,7 @@ def capture(
             proxy = stack.enter_context(watched)
             if trouble:
                 watched.become(TROUBLES[trouble])
+        unused.pop_all()
         shown = {"listening": proxy.address, "to": to, "file": None if file is None else str(file)}
         line = f"Listening on {proxy.address}, passing on to {to}, recording {file or 'nothing'}"
         print_result(as_json, shown, line)

@@ -16,7 +16,7 @@ import click
 from wallaroo_spark.cli.common import exit_unless
 from wallaroo_spark.cli.verbs import Json, verb
 from wallaroo_spark.errors import ConfigurationError
-from wallaroo_spark.protocol import REVISIONS, Revision
+from wallaroo_spark.protocol import REVISIONS, Fault, Revision
 from wallaroo_spark.wiretap.decoding import LONGEST_FRAME, DecodedFrame, decode, decode_bytes
 from wallaroo_spark.wiretap.proxy import End
 from wallaroo_spark.wiretap.recording import ConnectionOpened, Remark, is_capture, read
@@ -151,7 +151,8 @@ def _as_text(item: DecodedFrame | Remark | ConnectionOpened, full: bool, with_he
                 f"{head} {_SIGNS[item.sender]} @{item.offset}{balance} {item.text(len(item.data) if full else 60)}"
             ]
             if item.error:
-                lines.append(f"    error at byte {item.error_offset}: {item.error}")
+                longer = " (--max-frame-bytes)" if item.code == Fault.FRAME_TOO_LONG else ""
+                lines.append(f"    error at byte {item.error_offset}: {item.error}{longer}")
             if with_hex or (item.error and item.frame is None):
                 shown = item.data if full or with_hex else item.data[:_BYTES_A_LINE]
                 lines += [
