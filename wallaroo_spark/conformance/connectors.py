@@ -55,13 +55,22 @@ def _end_of_stream(run: ConnectorRun) -> None:
     session = run.answered(len(LINES) + 1)
     session.filled(len(LINES))
     session.quiet("the connector waits for a credit, where the end of a stream takes one")
-    if session.end is None:
-        session.commit()
-        session.quiet(
-            "the connector ends its stream before it closes the connection, and waits for a credit where it needs one"
-        )
     session.all_sent()
     session.quiet("the connector waits until the end of its stream is acknowledged")
+    session.commit()
+    session.closed()
+    run.exits()
+
+
+@CHECKS.check("late-end", "docs/protocol.md#stream-states", *_DRAFTS)
+def _late_end(run: ConnectorRun) -> None:
+    """All lines are acknowledged before there is a credit for the end of the stream: it comes when there is one."""
+    session = run.answered(len(LINES) + 1)
+    session.filled(len(LINES))
+    session.commit()
+    if session.end is None:
+        session.quiet("the connector waits for a credit, with which it ends its stream")
+    session.all_sent()
     session.commit()
     session.closed()
     run.exits()
