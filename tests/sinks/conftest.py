@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import pytest
 
@@ -13,7 +13,18 @@ from proving.servers.mariadb import MariaServer
 from proving.servers.postgres import PostgresServer
 from wallaroo_spark.registry.embedded import EmbeddedRedis
 
-S = TypeVar("S", PostgresServer, KafkaServer, MariaServer)
+
+class Server(Protocol):
+    """A server of a test run."""
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+
+    def remove(self) -> None:
+        """End it and remove its files."""
+
+
+S = TypeVar("S", bound=Server)
 
 
 def running(server: S) -> Iterator[S]:
