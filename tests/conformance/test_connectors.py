@@ -120,9 +120,7 @@ FAULTS: Mapping[str, Planted] = {
     "goes-back-in-place-of-a-redirect": Planted("redirect", "the worker has left", "which-worker"),
     "ignores-redirects": Planted("redirect", "exit status 1", "which-worker"),
     "takes-later-for-never": Planted("try-again-later", "exit status 1", "reasons-that-a-connector-may-act-on"),
-    "reconnects-without-a-pause": Planted(
-        "try-again-later", "4 connections within 0.", "reasons-that-a-connector-may-act-on"
-    ),
+    "reconnects-without-a-pause": Planted("try-again-later", "pauses of ", "reasons-that-a-connector-may-act-on"),
     "stays-behind-a-refusal": Planted("refused-cookie", "it still runs after 1 s", "when-to-try-again", seconds=1),
     "never-notifies-again": Planted("refused-stream", "NOTIFY again behind", "stream-states", "v3", SHORT),
     "comes-back-after-a-refusal": Planted("refused-cookie", "has connected again", "when-to-try-again"),

@@ -98,6 +98,8 @@ class ConnectorRun:
         """The message id of the last of them."""
         self.ids: dict[int, int] = {}
         """Line, from 0 → the id that the connector has given it."""
+        self.came = 0.0
+        """When the newest session has connected, by the monotonic clock."""
         self.stream: Notify | None = None
         """The NOTIFY of the connector's one stream."""
         self._revisions = revisions
@@ -128,6 +130,7 @@ class ConnectorRun:
         """The next session, up to its HELLO, which is compared with what the connector was given."""
         setting = self.setting
         wire = self._connection(setting.seconds)
+        self.came = time.monotonic()
         session = ScriptedSession(self, wire)
         # A worker closes a connection without one.
         frame = session.next("HELLO", min(setting.seconds, HELLO_SECONDS))

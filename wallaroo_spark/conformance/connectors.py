@@ -17,10 +17,10 @@ from wallaroo_spark.protocol.faults import later, redirect, superseded
 SPECIAL_LINES = (b"first", b"", "caf\u00e9 \u2603".encode(), b" spaces ", b"x" * 70_000, b"last")
 """Messages that are empty, not ASCII, or longer than a u16 counts."""
 _DRAFTS = ("draft-le", "draft-be")
-_LATER = 3
+_LATER = 4
 """How many times in a row a connector is told to try again later."""
 _LEAST_PAUSE = 0.05
-"""Mean seconds between two of its connections. A choice: far below every back-off, and above a loop without one."""
+"""Seconds in front of its next connection. A choice: far below every back-off, and above a loop without one."""
 CHECKS = CheckTable[ConnectorRun]()
 
 
@@ -197,13 +197,17 @@ def _redirect(run: ConnectorRun) -> None:
 @CHECKS.check("try-again-later", "docs/protocol.md#reasons-that-a-connector-may-act-on")
 def _try_again_later(run: ConnectorRun) -> None:
     """HELLO is answered with `try again later`: the connector connects again, with back-off."""
-    begin = time.monotonic()
-    for _ in range(_LATER):
-        run.accept().refuse(later("the worker is full"))
     session = run.accept()
-    if (seconds := time.monotonic() - begin) < _LATER * _LEAST_PAUSE:
+    pauses = []
+    for _ in range(_LATER):
+        refused = time.monotonic()
+        session.refuse(later("the worker is full"))
+        session = run.accept()
+        pauses.append(run.came - refused)
+    # One may be short: a connector may try once at once.
+    if sorted(pauses)[1] < _LEAST_PAUSE:
         expected = f"pauses before it connects again, of {_LEAST_PAUSE:g} s at the least"
-        raise Mismatch(expected, f"{_LATER + 1} connections within {seconds:.2f} s")
+        raise Mismatch(expected, f"pauses of {', '.join(f'{one:.3f}' for one in pauses)} s")
     session.answer()
     session.finish()
 
