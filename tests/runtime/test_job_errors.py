@@ -13,6 +13,9 @@ CRASHED = (
     "'spark.sql.execution.pyspark.udf.faulthandler.enabled' "
     "or'spark.python.worker.faulthandler.enabled' configuration to 'true' for the better Python traceback."
 )
+NOT_STARTED = (
+    "most recent failure: Lost task 0.3 in stage 27.0 (TID 111) (node-7 executor 3): org.apache.spark.SparkException: "
+)
 REMOVED = (
     "most recent failure: Lost task 0.3 in stage 12.0 (TID 4) (10.0.0.7 executor 12): ExecutorLostFailure (executor 12 "
     "exited caused by one of the running tasks) Reason: Command exited with code 137"
@@ -73,6 +76,19 @@ REMOVED = (
         (
             (LOST.format(1) + "failure: something new",),
             "Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, failure: something new",
+        ),
+        (
+            (
+                LOST.format(4) + NOT_STARTED,
+                "Error from python worker:",
+                "  /usr/bin/python3: No module named pyspark.daemon",
+                "PYTHONPATH was:",
+                "  /opt/spark/python/lib/pyspark.zip",
+                "org.apache.spark.SparkException: EOFException occurred while reading the port number from "
+                "pyspark.daemon's stdout.",
+                "\tat org.apache.spark.api.python.PythonWorkerFactory",
+            ),
+            "node-7 executor 3: Spark's Python did not start: /usr/bin/python3: No module named pyspark.daemon",
         ),
         ((LOST.format(4) + REMOVED.replace("137", "3"),), "10.0.0.7 executor 12: its process ended with exit status 3"),
     ],

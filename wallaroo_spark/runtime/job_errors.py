@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from itertools import takewhile
 
 from wallaroo_spark.errors import ConfigurationError, split_code
 from wallaroo_spark.extras import command
@@ -41,6 +43,9 @@ _LACKING = re.compile(r"(ModuleNotFound|Import)Error: ")
 """The start of the line by which Python reports a missing package."""
 _REFUSED = re.compile(re.escape(f"{ConfigurationError.__module__}.{ConfigurationError.__qualname__}: "))
 """The start of the line by which Python reports a ConfigurationError; Spark passes a task's error on as text."""
+_NO_PROCESS = "Error from python worker:"
+"""Spark's words in front of what a Python process printed that did not start; two further lines end it."""
+_PATH_OF_PROCESS = "PYTHONPATH was:"
 _SLOW_PROCESS = "Python worker failed to connect back"
 """Spark's words for a process that did not start within its limit of ten seconds."""
 
@@ -60,6 +65,8 @@ def in_short(error: Exception) -> str:
     # The error of a Python process follows behind its traceback, and that of Java behind Py4J's words.
     causes = [line for line in causes if not line.endswith((_FOLLOWS, _TRACEBACK)) and _CALLING not in line] or causes
     text = (lacking[-1:] or ours[-1:] or causes[:1] or lines[:1] or [repr(error)])[0]
+    if not lacking and not ours:
+        text += _of_process(lines)
     text = _shortened(_of_task(text.removeprefix(_CAUSED_BY).lstrip(": ")))
     first = [_shortened(line.removeprefix(_CAUSED_BY)) for line in causes if line.startswith(_CAUSED_BY)][-1:]
     if not lacking and not ours and first and first[0] not in text:
@@ -72,6 +79,14 @@ def in_short(error: Exception) -> str:
             "or ship it with --archives"
         )
     return text
+
+
+def _of_process(lines: Sequence[str]) -> str:
+    """Why a Python process of Spark's did not start, behind a class without a text; empty when it did."""
+    if _NO_PROCESS not in lines:
+        return ""
+    printed = list(takewhile(lambda line: line != _PATH_OF_PROCESS, lines[lines.index(_NO_PROCESS) + 1 :]))
+    return f" Spark's Python did not start: {printed[-1]}" if printed else ""
 
 
 def _of_task(text: str) -> str:
