@@ -180,7 +180,7 @@ class Shop:
                 return
             except TransportError as error:
                 self._again += 1
-                self._progress(f"orders published again: {self._again}; the last time: {error.message[:100]}")
+                self._progress(f"orders published again: {self._again}; the last time: {error.message}")
 
     def faults(self, publishing: threading.Thread) -> None:
         """Kill parts at random, while orders are published and behind that."""
@@ -289,7 +289,9 @@ class Shop:
         master = cluster(self._state, "start", "--workers", "2", "--cores", "3", "--memory", "1g")
         state = json.loads((self._state / "cluster.json").read_text(encoding="utf-8"))
         self._cluster_pids = pids_of(state)
-        settings = ("spark.executor.memory=768m", "spark.driver.host=127.0.0.1")
+        # Executors do not inherit this program's path.
+        path = f"spark.executorEnv.PYTHONPATH={ROOT}"
+        settings = ("spark.executor.memory=768m", "spark.driver.host=127.0.0.1", path)
         return ["--master", master, *(word for one in settings for word in ("--conf", one))]
 
     def _javascript(self, npm: str) -> Program:

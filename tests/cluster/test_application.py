@@ -45,6 +45,7 @@ class Shop:
         self.addresses = ",".join(f"127.0.0.1:{self.port + number}" for number in range(GATEWAYS))
         self._cluster = cluster
         self._log: IO[bytes] = (folder / "driver.log").open("ab")
+        self._workers_log: IO[bytes] = (folder / "workers.log").open("ab")
         self._driver: subprocess.Popen[bytes] | None = None
         self._workers: list[subprocess.Popen[bytes]] = []
 
@@ -61,7 +62,13 @@ class Shop:
             "lease-seconds": str(LEASE_SECONDS),
             "move-seconds": "0.5",
         }
-        conf = ("spark.driver.host=127.0.0.1", "spark.ui.enabled=false", "spark.executor.memory=512m")
+        conf = (
+            "spark.driver.host=127.0.0.1",
+            "spark.ui.enabled=false",
+            "spark.executor.memory=512m",
+            # Executors do not inherit the tests' path.
+            f"spark.executorEnv.PYTHONPATH={ROOT}",
+        )
         arguments = [part for name, value in flags.items() for part in (f"--{name}", value)]
         arguments += [part for one in conf for part in ("--conf", one)]
         program = [sys.executable, "-m", "wallaroo_spark.cli.main", "run", *arguments]
@@ -69,8 +76,8 @@ class Shop:
 
     def work(self) -> None:
         """Start one more worker of all stages."""
-        program = [sys.executable, str(SHOP / "workers.py"), self.addresses]
-        self._workers.append(subprocess.Popen(program, stdout=self._log, stderr=self._log, start_new_session=True))
+        program, log = [sys.executable, str(SHOP / "workers.py"), self.addresses], self._workers_log
+        self._workers.append(subprocess.Popen(program, stdout=log, stderr=log, start_new_session=True))
 
     def kill_worker(self) -> None:
         """Kill the oldest worker, and start another one."""
@@ -127,11 +134,15 @@ class Shop:
             for row in pq.ParquetFile(file).read().to_pylist()
         ]
 
-    def ended(self, orders: int) -> bool:
-        """Whether all instances have ended."""
+    def progress(self) -> list[dict[str, Any]]:
+        """The history in the tables, while the driver runs."""
         assert self._driver is not None
         assert self._driver.poll() is None, self.log()
-        rows = [row["pipeline"] for row in self.history() if row["kind"] == "ended"]
+        return self.history()
+
+    def ended(self, orders: int) -> bool:
+        """Whether all instances have ended."""
+        rows = [row["pipeline"] for row in self.progress() if row["kind"] == "ended"]
         return rows.count("shop/fulfil") >= orders and rows.count("shop/compensate") >= orders // 6
 
     def verdict(self, orders: int) -> Verdict:
@@ -145,7 +156,7 @@ class Shop:
         return judge(published, rows_of(self.history()), streams, [one for one in published if one % 6 == 0])
 
     def log(self) -> str:
-        """The last lines of the driver and the workers."""
+        """The last lines of the driver."""
         return Path(self._log.name).read_text(encoding="utf-8", errors="replace")[-3000:]
 
     def close(self) -> None:
@@ -154,6 +165,7 @@ class Shop:
             if process is not None:
                 end(process)
         self._log.close()
+        self._workers_log.close()
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -176,11 +188,11 @@ def run(shop: Shop, orders: int, kills: list[Callable[[], None]]) -> Verdict:
     shop.work()
     publishing = threading.Thread(target=shop.publish, args=(orders,), daemon=True)
     publishing.start()
-    eventually(shop.history, seconds=3 * SECONDS, pause=0.2)
+    eventually(shop.progress, seconds=3 * SECONDS, pause=0.2)
     for kill in kills:
-        before = len(shop.history())
+        before = len(shop.progress())
         kill()
-        eventually(lambda: len(shop.history()) > before or not publishing.is_alive(), seconds=3 * SECONDS, pause=0.2)  # noqa: B023  # it is called in this round
+        eventually(lambda: len(shop.progress()) > before or not publishing.is_alive(), seconds=3 * SECONDS, pause=0.2)  # noqa: B023  # it is called in this round
     publishing.join(4 * SECONDS)
     return shop.verdict(orders)
 
