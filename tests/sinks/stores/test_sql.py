@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from datetime import time as time_of_day
 from decimal import Decimal
@@ -690,7 +691,6 @@ def test_a_server_that_is_killed_around_a_commit_has_each_batch_once(
     count = 2_000
     for table in with_table(own_mariadb.url(), "batch int, n int, filler text"):
         sink = table.sink(checkpoint)
-        fates = []
         for batch, delay in enumerate([0.0, 0.0005, 0.001, 0.002, 0.004, 0.02]):
             parts = prepared(
                 sink, {"batch": [batch] * count, "n": [*range(count)], "filler": ["x" * 500] * count}, batch
@@ -698,18 +698,15 @@ def test_a_server_that_is_killed_around_a_commit_has_each_batch_once(
             with sink.pre_commit(batch, parts):
                 killer = threading.Timer(delay, own_mariadb.stop)
                 killer.start()
-                try:
+                # It has an answer, or none although the batch is there, or is too late.
+                with suppress(SinkError):
                     sink.commit(batch, parts)
-                    fates.append("committed")
-                except SinkError:
-                    fates.append("lost")
                 killer.join()
             own_mariadb.start()
-            sink.commit(batch, parts) if fates[-1] == "lost" else None
+            sink.commit(batch, parts)
             assert table.run("SELECT batch, COUNT(*), COUNT(DISTINCT n) FROM {t} GROUP BY batch ORDER BY batch") == [
                 (one, count, count) for one in range(batch + 1)
             ]
-        assert "lost" in fates
 
 
 # Rights, URLs and packages.
