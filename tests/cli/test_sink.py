@@ -109,6 +109,8 @@ def test_status_of_a_checkpoint_without_sinks_says_so(tmp_path: Path) -> None:
     shown = CliRunner().invoke(program.cli, ["status", "--checkpoint", str(tmp_path)])
 
     assert (shown.exit_code, shown.output) == (0, f"No transactional sink has a log in {tmp_path}.\n")
+    misspelt = CliRunner().invoke(program.cli, ["status", "--checkpoint", str(tmp_path / "chekpoint")])
+    assert misspelt.output == f"No transactional sink has a log in {tmp_path}/chekpoint, which does not exist.\n"
 
 
 @pytest.mark.parametrize("arguments", [[], ["--receiver", "x"], ["--receiver", "x", "--checkpoint", "y"]])

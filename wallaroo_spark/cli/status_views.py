@@ -116,7 +116,13 @@ def _print_others(topics: Any, sinks: Any, registry: str, checkpoint: str) -> No
     for sink in sinks:
         click.echo(f"Sink {sink.sink!r}: {SINKS[sink.state].format(batch=sink.batch)}")
     if checkpoint and not sinks:
-        click.echo(f"No transactional sink has a log in {checkpoint}.")
+        from pyarrow import fs
+
+        from wallaroo_spark.storage.locations import open_location
+
+        filesystem, root, _ = open_location(checkpoint)
+        lacks = filesystem.get_file_info(root).type == fs.FileType.NotFound
+        click.echo(f"No transactional sink has a log in {checkpoint}{', which does not exist' if lacks else ''}.")
 
 
 def show_receiver(found: ReceiverStatus, history: History, watch: bool, as_json: bool) -> None:
