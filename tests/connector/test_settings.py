@@ -30,7 +30,7 @@ class TestSettings:
             ({"cookie": "env:NO_SUCH_VARIABLE"}, "no such environment variable"),
             ({"ca": "/no/such/file.pem"}, "/no/such/file.pem"),
             ({"workers": "quic://a:1", "ca": "/no/such/file.pem"}, "/no/such/file.pem"),
-            ({"workers": "a:1,quic://b:2"}, "quic://b:2"),
+            ({"workers": "a:1,quic://b:2"}, "is a URL and not an address; leave quic:// out"),
             ({"workers": "quic://a:1", "certificate": "c.pem"}, "does not ask connectors for certificates"),
             ({"quic": True, "tls": ssl.create_default_context()}, "tls is a context for TCP"),
             ({"datagrams": True}, "only QUIC has datagrams"),

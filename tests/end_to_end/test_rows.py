@@ -218,7 +218,7 @@ def test_a_checkpoint_that_another_receiver_uses_is_refused(
 def test_a_name_in_use_is_refused(spark: SparkSession, receiver: Receiver, file_redis: EmbeddedRedis) -> None:
     second = Receiver(spark, "orders", workers=1, registry=file_redis.url, lease_seconds=0.5)
 
-    with pytest.raises(ConfigurationError, match=r"'orders' is run by another driver .*; stop it, or give this one"):
+    with pytest.raises(ConfigurationError, match=r"'orders' runs in this program already; call stop\(\) of that one"):
         second.start()
 
     assert all(slot.answers for slot in receiver.status().slots)

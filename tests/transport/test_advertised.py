@@ -38,7 +38,7 @@ def test_placeholders_of_a_template_are_replaced(template: str, told: str) -> No
         ("worker-{slot:q}", "cannot be parsed: Unknown format code"),
         ("worker:{slot}99999", "has port '399999'"),
         ("two words", "has no host name"),
-        ("http://worker", "has port '//worker'"),
+        ("http://worker", "is a URL and not an address; leave http:// out"),
     ],
 )
 def test_an_invalid_template_is_refused_with_an_example(template: str, said: str) -> None:
