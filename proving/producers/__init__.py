@@ -8,7 +8,8 @@ the client has its own defaults. The program writes lines to its standard output
 - ``failed N REASON``: the client gave it up;
 - ``end``: nothing is under way any more. The program then ends with 0.
 
-It ends with another code, and without ``end``, when its client cannot begin. Its standard error has the client's log.
+Python's clients send nothing more after a SIGTERM, and end as after the last record. A program ends with another code,
+and without ``end``, when its client cannot begin. Its standard error has the client's log.
 The arguments come in any order, each with a value::
 
     --bootstrap HOST:PORT --topic T --client-id C --first N --count N
@@ -19,6 +20,7 @@ The arguments come in any order, each with a value::
     [--value-bytes N]
     [--key TEXT]                           in place of the client id; empty: no key
     [--lines all|failed]                   failed: no line for an answered record
+    [--settings JSON]                      Python's clients alone: settings under the client's own names
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 MOST = 200
 """The most messages of a request. A choice."""
@@ -27,6 +28,8 @@ class Load:
     ca: str = ""
     value_bytes: int = 0
     key: str | None = None
+    over: threading.Event = field(default_factory=threading.Event)
+    """Set: no further record of a Kafka client is sent."""
 
     def record_key(self) -> bytes | None:
         """The key of every record of a Kafka client."""
@@ -41,6 +44,8 @@ class Load:
         """The numbers of the messages, each with the seconds to wait before it is sent."""
         begun = time.monotonic()
         for sent in range(self.count):
+            if self.over.is_set():
+                return
             wait = begun + sent / self.rate - time.monotonic() if self.rate else 0.0
             yield self.first + sent, max(0.0, wait)
 

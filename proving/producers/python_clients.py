@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import functools
+import json
+import signal
 import ssl
 import sys
 import time
@@ -143,8 +145,10 @@ def _main() -> None:
     for name in ("codec", "ca"):
         parser.add_argument(f"--{name}", default="")
     parser.add_argument("--key")
+    parser.add_argument("--settings", type=json.loads, default={})
     parser.add_argument("--lines", choices=["all", "failed"], default="all")
     load, given = load_of(parser), parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: load.over.set())
 
     def answered(number: int, offset: int) -> None:
         if given.lines == "all":
@@ -153,7 +157,7 @@ def _main() -> None:
     def failed(number: int, reason: object) -> None:
         _say(f"failed {number} {' '.join(str(reason).split())}")
 
-    CLIENTS[given.client](load, answered, failed, {})
+    CLIENTS[given.client](load, answered, failed, given.settings)
     _say("end")
 
 

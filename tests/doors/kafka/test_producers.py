@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from proving.producers import CODECS, IDEMPOTENT, command
+from proving.producers import CODECS, IDEMPOTENT
+from tests.doors.kafka.programs import program
 from tests.doors.kafka.test_clients import committed, running
 from tests.pems import make_pems
 from tests.waiting import eventually
@@ -19,49 +16,6 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.long
 RECORDS, RATE = 3000, 500
 KILLS = 3
-
-
-class Program:
-    """A producer's program, and what it has said."""
-
-    def __init__(self, client: str, servers: str, *arguments: str) -> None:
-        given = ["--bootstrap", servers, "--topic", "orders", "--client-id", "billing", *arguments]
-        self.acked: list[int] = []
-        self.failed: dict[int, str] = {}
-        self.ended = False
-        self.process = subprocess.Popen([*command(client), *given], stdout=subprocess.PIPE, text=True)
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            word, _, rest = line.strip().partition(" ")
-            if word == "acked":
-                self.acked.append(int(rest))
-            elif word == "failed":
-                number, _, reason = rest.partition(" ")
-                self.failed[int(number)] = reason
-            else:
-                assert word == "end"
-                self.ended = True
-
-    def join(self, seconds: float) -> None:
-        """Wait for its end."""
-        self._reader.join(seconds)
-        assert self.process.wait(1) == 0
-        assert self.ended
-
-
-@contextmanager
-def program(client: str, servers: str, *arguments: str) -> Iterator[Program]:
-    """A program, which is ended behind the block where it has not ended."""
-    started = Program(client, servers, *arguments)
-    try:
-        yield started
-    finally:
-        started.process.kill()
-        started.process.wait()
 
 
 @pytest.mark.parametrize(
@@ -73,7 +27,7 @@ def test_nothing_that_a_client_was_told_is_lost_when_workers_die(client: str, co
     tls = {"cookie": "s3cret", "tls_certificate": pems.server, "tls_key": pems.server_key, "tls_workers_ca": pems.ca}
     more = ["--codec", codec, "--password", "s3cret", "--ca", pems.ca] if codec else []
     load = ["--first", "7", "--count", str(RECORDS), "--rate", str(RATE), "--value-bytes", "100"]
-    with running(**tls if codec else {}) as (worker, servers), program(client, servers, *load, *more) as sent:
+    with running(**tls if codec else {}) as (worker, servers), program(client, servers, "orders", *load, *more) as sent:
         for _ in range(KILLS):
             worker.commit(seconds=60)
             worker.read(seconds=60)

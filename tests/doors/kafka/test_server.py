@@ -371,6 +371,34 @@ def test_requests_of_other_clients_need_not_make_room() -> None:
     assert found == [(2, [Code.REQUEST_TIMED_OUT])]
 
 
+def test_a_client_that_has_lost_another_slot_is_told_of_its_nodes_while_a_batch_waits_for_it() -> None:
+    """aiokafka asks for Metadata on a connection that it sends on, and sends to the other slot when it is answered."""
+    world = _connected(slots=2)
+    flags: dict[str, Any] = {"create": True, "with_cluster_operations": False, "with_topic_operations": False}
+    world.receive(produce(1, ("orders", 0, batch(producer=7, epoch=0, sequence=0))))
+    world.lacks, world.lacking = 1.0, "kafka/billing/1"
+    world.tick(1)
+    assert world.answers() == []
+    world.receive(request(Api.METADATA, 9, 2, topics=[{"name": "orders"}], **flags))
+    assert world.answers() == []
+    world.tick(0.1)
+    (first, data), (second, _) = world.answers()
+    assert (first, second) == (1, 2)
+    assert [code for *_, code in codes(data, 9)] == [Code.REQUEST_TIMED_OUT]
+
+
+def test_metadata_is_answered_behind_requests_under_way_while_no_batch_waits_for_its_client() -> None:
+    world = _connected(slots=2)
+    flags: dict[str, Any] = {"create": True, "with_cluster_operations": False, "with_topic_operations": False}
+    world.receive(produce(1, ("orders", 0, batch(producer=7, epoch=0, sequence=0))))
+    world.receive(request(Api.METADATA, 9, 2, topics=[{"name": "orders"}], **flags))
+    world.lacks, world.lacking = 1.0, "kafka/shipping/1"
+    world.tick(1)
+    assert world.answers() == []
+    world.commit()
+    assert [correlation for correlation, _ in world.answers()] == [1, 2]
+
+
 def test_a_connection_whose_records_are_lost_is_closed_so_that_its_client_sends_again() -> None:
     world = _connected()
     world.receive(produce(1, ("orders", 0, batch(producer=7, epoch=0, sequence=0))))

@@ -164,7 +164,9 @@ class KafkaServer:
         self._batches = Batches(settings, ground, count, self._see)
         self._topics: dict[str, None] = {}
         self._waited_for: set[str] = set()
-        """The instances for whose messages a batch has been waiting for too long."""
+        """The instances for whose messages a batch has been waiting for too long, also those of other slots."""
+        self._waited_clients: set[str] = set()
+        """The clients of these instances, without their slots."""
         self._now = 0.0
         self._time = 0
         self._handlers: dict[Api, Callable[[_KafkaConnection, int, dict[str, Any]], dict[str, Any]]] = {
@@ -220,6 +222,7 @@ class KafkaServer:
         self._waited_for = {
             instance for instance, seconds in self._ground.resend_waits(PREFIX).items() if seconds >= YIELD_SECONDS
         }
+        self._waited_clients = {instance.rpartition("/")[0] for instance in self._waited_for}
         for one in list(self._connections.values()):
             if one.sender and self.settings.senders.who(one.secret) != one.sender:
                 self._drop(one, f"the token of {one.sender!r} is not valid any more (door.tokens)")
@@ -240,8 +243,16 @@ class KafkaServer:
                 self._go_on(one)
 
     def _is_waited_for(self, one: _KafkaConnection) -> bool:
-        """Whether a batch waits for what the client of a connection has to send again."""
-        return bool(self._waited_for) and self._instance(one) in self._waited_for
+        """Whether a batch waits for what the client of a connection has to send again, and these requests delay that.
+
+        Those of this slot take the place of what is waited for. A client that has lost another slot's worker may ask
+        here where the next one is, and is told that behind the requests that it has sent before.
+        """
+        if not self._waited_for:
+            return False
+        instance = self._instance(one)
+        asks = any(answer.data is not None for answer in one.pending)
+        return instance in self._waited_for or (asks and instance.rpartition("/")[0] in self._waited_clients)
 
     def _go_on(self, one: _KafkaConnection) -> None:
         """Handle the requests that can be handled now, and send the answers that can be sent."""
