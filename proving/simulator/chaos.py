@@ -55,8 +55,9 @@ class Chaos:
         self.sim.spawn(self.part, self._run())
 
     def _run(self) -> Steps:
-        weights = [weight for weight, _ in self._kinds]
-        kinds = [kind for _, kind in self._kinds]
+        only = self.world.profile.faults
+        chosen = [(weight, kind) for weight, kind in self._kinds if not only or kind.__name__ in only]
+        weights, kinds = [weight for weight, _ in chosen], [kind for _, kind in chosen]
         yield self.sim.random.uniform(0.0, 3.0)
         while self.sim.now < self.world.profile.fault_seconds:
             kind = self.sim.random.choices(kinds, weights)[0]

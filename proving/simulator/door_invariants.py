@@ -41,6 +41,11 @@ class DoorJudge:
         """Messages may come twice from now on, because their client sends them again as new ones."""
         self._doubtful.update(values)
 
+    def gave_up(self, instance: str) -> None:
+        """A range is given up, because its client has not come back."""
+        if self.world.profile.busy and instance.startswith(PREFIX):
+            raise Violation(f"a range of {instance} is given up, and its client was there all the time")
+
     def unused(self, key: StreamKey, since: float) -> None:
         """A plan of a query that began at ``since`` says that a stream leaves: nothing of it was read for long."""
         used_at, most = self._used_at[key], self.world.profile.producer_retention

@@ -143,6 +143,15 @@ def keeps_connections_without_a_session() -> AbstractContextManager[Any]:
     return mock.patch.object(KafkaServer, "_drop", refuse)
 
 
+def answers_behind_what_another_slot_waits_for() -> AbstractContextManager[Any]:
+    """A client that has lost a slot hears where the next one is behind a batch that waits for that client."""
+
+    def waits(self: KafkaServer, one: Any) -> bool:
+        return self._instance(one) in self._waited_for
+
+    return mock.patch.object(KafkaServer, "_is_waited_for", waits)
+
+
 DOOR_MUTANTS: Collection[Callable[[], AbstractContextManager[Any]]] = (
     answers_what_is_accepted,
     answers_what_is_lost,
@@ -158,4 +167,5 @@ DOOR_MUTANTS: Collection[Callable[[], AbstractContextManager[Any]]] = (
     forgets_the_sequence,
     has_no_fence,
     keeps_connections_without_a_session,
+    answers_behind_what_another_slot_waits_for,
 )

@@ -316,6 +316,10 @@ class Judge:
             if now - since > LONGEST_WAIT_SECONDS:
                 raise Violation(f"{name} holds rows of {key} for {now - since:.1f} s, and nobody plans them")
 
+    def gave_up(self, instance: str) -> None:
+        """A worker has given up a range of a door's client."""
+        self.doors.gave_up(instance)
+
     def was_read(self, batch: int, start: Mapping[str, Any], end: Mapping[str, Any], rows: list[Row]) -> None:
         """A batch was read completely: its rows are those of its plan, the same each time it is read."""
         found: defaultdict[StreamKey, list[Row]] = defaultdict(list)

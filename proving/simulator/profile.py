@@ -36,6 +36,10 @@ class Profile:
     """Whether producers send through the workers' doors, too."""
     absences: int = 3
     """How likely it is that the next fault loses planned rows whose producer is away, in histories with doors."""
+    faults: tuple[str, ...] = ()
+    """The names of the only faults that happen; empty: all of them."""
+    busy: bool = False
+    """Whether Kafka's producers send to every worker all the time, wait long for answers, and are never away."""
     cut_offs: int = 2
     """How likely it is that the next fault puts a worker out of the driver's reach, where streams are forgotten."""
 

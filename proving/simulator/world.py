@@ -8,7 +8,7 @@ from proving.simulator.engine.core import Steps
 from proving.simulator.invariants import Judge
 from proving.simulator.parts.connector import Program
 from proving.simulator.parts.driver import Driver
-from proving.simulator.parts.producers import HttpProducer, KafkaProducer
+from proving.simulator.parts.producers import BUSY_REQUESTS, HttpProducer, KafkaProducer
 from proving.simulator.parts.sources import make_source
 from proving.simulator.parts.surroundings import Surroundings
 from wallaroo_spark.protocol import REVISIONS, V3
@@ -49,12 +49,13 @@ class World(Surroundings):
             self.sim.after(random.uniform(0.0, 3.0), self.fate, program.start)
 
     def _make_producers(self) -> None:
-        random, judge = self.sim.random, self.judge.doors
+        random, judge, profile = self.sim.random, self.judge.doors, self.profile
         for number in range(random.randint(2, 6)):
             name, requests, once = f"producer-{number}", random.randint(2, 12), random.random() < 0.7
             if random.random() < 0.5:
                 judge.producers.append(HttpProducer(self, judge, name, requests, tokens=once))
             else:
+                requests = BUSY_REQUESTS if profile.busy else requests
                 judge.producers.append(KafkaProducer(self, judge, name, requests, idempotent=once))
             self.sim.after(random.uniform(0.0, 3.0), self.fate, judge.producers[-1].start)
 

@@ -40,6 +40,20 @@ GIVES_UP: dict[str, Any] = {
 }
 """A history in which doors give up what producers have sent, about five times."""
 
+BUSY: dict[str, Any] = {
+    "doors": True,
+    "busy": True,
+    "slots": 2,
+    "faults": ("kill_a_worker",),
+    "fault_pause": 12.0,
+    "fault_seconds": 60.0,
+    "replay_timeout": 40.0,
+    "retention_seconds": 0.0,
+    "goes_back": False,
+    "max_rows": None,
+}
+"""A history in which workers die, and nobody else does."""
+
 REMEMBERS: dict[str, Any] = {
     "doors": True,
     "producer_retention": 4.0,
@@ -56,6 +70,7 @@ HARDER: dict[str, dict[str, Any]] = {
     "tells_nothing_that_was_given_up": GIVES_UP,
     "gives_up_before_it_is_recorded": GIVES_UP,
     "has_no_fence": GIVES_UP,
+    "answers_behind_what_another_slot_waits_for": BUSY,
     "never_makes_room": {"large": True, "slots": 1},
     "ignores_rewinds": {"goes_back": True},
     "accepts_old_answers": {"goes_back": False, "fault_pause": 0.7, "fault_seconds": 40.0},
@@ -112,6 +127,7 @@ def test_every_promise_to_producers_behind_doors_is_kept() -> None:
     reports = [simulate(seed, doors=True) for seed in range(10)]
     reports += [simulate(seed, **GIVES_UP) for seed in range(5)]
     reports += [simulate(seed, **REMEMBERS) for seed in range(5)]
+    reports += [simulate(seed, **BUSY) for seed in range(2)]
 
     broken = [f"seed {report.seed}: {report.violation}\n{report.history}" for report in reports if report.violation]
     assert not broken, "\n\n".join(broken)

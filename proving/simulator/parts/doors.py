@@ -227,6 +227,8 @@ class Doors:
 
     def note(self, code: str, instance: str, reason: str) -> None:
         """Write an event to the history."""
+        if code == "door-given-up":
+            self.worker.world.judge.gave_up(instance)
         self.sim.log(self.worker.name, f"{instance}: {code}: {reason}")
 
     def eases(self) -> bool:

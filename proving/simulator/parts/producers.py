@@ -26,6 +26,8 @@ from wallaroo_spark.errors import TransportError
 VERSION = 9
 """Of Produce and of Metadata."""
 TOPIC = "orders"
+BUSY_SECONDS, BUSY_REQUESTS = 0.4, 150
+"""The mean pause of a busy producer, and how many requests it makes."""
 LOOK_SECONDS = 0.3
 """Between two looks of a Kafka producer at what it can send."""
 
@@ -83,7 +85,8 @@ class Producer:
         """Its process has died."""
 
     def _pause(self) -> float:
-        mean = 0.1 if self.sim.calm else self.world.profile.fault_seconds / 12
+        profile = self.world.profile
+        mean = 0.1 if self.sim.calm else BUSY_SECONDS if profile.busy else profile.fault_seconds / 12
         return self.sim.random.expovariate(1 / mean)
 
     def _bootstrap(self, port: int, apart: int) -> str | None:
@@ -254,9 +257,12 @@ class KafkaProducer(Producer):
         self.window = random.choice((1, 5)) if idempotent else 1
         self.bumps = random.random() < 0.5
         """Whether it goes on with a new epoch when its records were given up, or a new producer follows it."""
-        self.timeout = random.choice((2.0, 5.0, 20.0))
+        busy = world.profile.busy
+        self.timeout = 20.0 if busy else random.choice((2.0, 5.0, 20.0))
         """Seconds after which a request is late."""
-        partitions = random.sample(range(PARTITIONS), random.choice((1, 2, 3)))
+        self.asks_behind = idempotent and self.window == 1
+        """Whether it asks where to send on a connection that it sends on, as aiokafka does, or on one of its own."""
+        partitions = range(PARTITIONS) if busy else random.sample(range(PARTITIONS), random.choice((1, 2, 3)))
         self.lanes = [_Lane(partition) for partition in partitions]
         self._fresh()
 
@@ -326,6 +332,11 @@ class KafkaProducer(Producer):
     def _learn(self) -> Steps:
         """Ask for the leaders, and for an id."""
         self._looked_at = self.sim.now
+        if self.asks_behind and self._nodes:
+            nodes = list(self._nodes.values())
+            if not any(api is Api.METADATA for node in nodes for api, *_ in node.requests):
+                self._ask(self.sim.random.choice(nodes))
+            return
         place = self._bootstrap(KAFKA_PORT, self.world.options(1).kafka_nodes)
         if place is None:
             return
@@ -333,30 +344,29 @@ class KafkaProducer(Producer):
             node = _Node((yield self.world.network.connect(self.process, place)))
         except TransportError:
             return
-        topics = [{"name": TOPIC}]
-        more = {"create": False, "with_cluster_operations": False, "with_topic_operations": False}
-        self._write(node, Api.METADATA, VERSION, {"topics": topics, **more})
-        new = {"transactional_id": None, "timeout": 0, "producer": -1, "epoch": -1}
-        self._write(node, Api.INIT_PRODUCER_ID, 4, new)
-        found = yield from self._await(node, 2)
-        node.line.end.close()
-        if len(found) < 2:
-            return
-        hosts = {one["id"]: f"{one['host']}:{one['port']}" for one in found[0]["nodes"]}
-        (topic,) = found[0]["topics"]
-        self._leaders = {one["index"]: hosts[one["leader"]] for one in topic["partitions"] if one["leader"] in hosts}
-        if self.once and self.producer < 0:
-            self.producer = found[1]["producer"]
-
-    def _await(self, node: _Node, count: int) -> Steps:
+        self._ask(node)
         until = self.sim.now + 3.0
-        found: list[dict[str, Any]] = []
-        while len(found) < count and not node.line.lost and self.sim.now < until:
+        while node.requests and not node.line.lost and self.sim.now < until:
             news = node.line.news
             self.sim.at(until, self.process, news.resolve)
             yield news
-            found += [answer for _, answer, _ in self._answers(node)]
-        return found
+            for api, answer, _ in self._answers(node):
+                self._learned(api, answer)
+        node.line.end.close()
+
+    def _ask(self, node: _Node) -> None:
+        new = {"transactional_id": None, "timeout": 0, "producer": -1, "epoch": -1}
+        self._write(node, Api.INIT_PRODUCER_ID, 4, new)
+        more = {"create": False, "with_cluster_operations": False, "with_topic_operations": False}
+        self._write(node, Api.METADATA, VERSION, {"topics": [{"name": TOPIC}], **more})
+
+    def _learned(self, api: Api, answer: dict[str, Any]) -> None:
+        if api is Api.INIT_PRODUCER_ID:
+            self.producer = answer["producer"] if self.once and self.producer < 0 else self.producer
+            return
+        hosts = {one["id"]: f"{one['host']}:{one['port']}" for one in answer["nodes"]}
+        (topic,) = answer["topics"]
+        self._leaders = {one["index"]: hosts[one["leader"]] for one in topic["partitions"] if one["leader"] in hosts}
 
     # What to send, and what came back.
 
@@ -446,7 +456,10 @@ class KafkaProducer(Producer):
 
     def _take(self, address: str, node: _Node) -> None:
         """Take the answers of a node; a connection that is lost or late is given up, and all is sent again."""
-        for _, answer, sent in self._answers(node):
+        for api, answer, sent in self._answers(node):
+            if api is not Api.PRODUCE:
+                self._learned(api, answer)
+                continue
             (topic,) = answer["topics"]
             for (lane, batch, numbers), part in zip(sent, topic["partitions"], strict=True):
                 if batch in lane.batches and numbers == self._numbers(batch):

@@ -51,6 +51,9 @@ class Observer(Protocol):
     def written(self, start: Mapping[str, Any], ends: Mapping[str, Any]) -> None:
         """The offset of a batch is written."""
 
+    def gave_up(self, instance: str) -> None:
+        """A worker has given up a range of a door's client."""
+
     def waits(self, query: Any) -> None:
         """A query waits, because a plan has found nothing."""
 
