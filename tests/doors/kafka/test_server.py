@@ -578,6 +578,23 @@ def test_a_full_worker_does_not_read_on() -> None:
     assert world.reading == {1: True}
 
 
+def test_a_client_that_another_slot_waits_for_need_not_wait_for_memory() -> None:
+    world = _connected(slots=2)
+    flags: dict[str, Any] = {"create": True, "with_cluster_operations": False, "with_topic_operations": False}
+    world.room = False
+    first = produce(1, ("orders", 0, batch(producer=7, epoch=0, sequence=0)), ("orders", 2, batch()))
+    world.receive(first + request(Api.METADATA, 9, 2, topics=[{"name": "orders"}], **flags))
+    world.lacks, world.lacking = 1.0, "kafka/billing/1"
+    world.tick(0.25)
+    (number, data), (asked, _) = world.answers()
+    assert (number, codes(data, 9), asked) == (1, [("orders", p, Code.REQUEST_TIMED_OUT) for p in (0, 2)], 2)
+    assert (world.sent, world.reading) == ([], {1: True})
+    world.lacks = 0.0
+    world.tick(0.25)
+    world.receive(first)
+    assert (world.answers(), world.sent) == ([], [])
+
+
 def test_unfinished_requests_count_as_memory() -> None:
     world = _connected()
     data = produce(2, ("orders", 0, batch([b"x" * 100_000])))

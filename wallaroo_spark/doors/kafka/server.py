@@ -248,11 +248,14 @@ class KafkaServer:
         Those of this slot take the place of what is waited for. A client that has lost another slot's worker may ask
         here where the next one is, and is told that behind the requests that it has sent before.
         """
-        if not self._waited_for:
-            return False
-        instance = self._instance(one)
+        if self._instance(one) in self._waited_for:
+            return True
         asks = any(answer.data is not None for answer in one.pending)
-        return instance in self._waited_for or (asks and instance.rpartition("/")[0] in self._waited_clients)
+        return asks and self._another_slot_waits_for(one)
+
+    def _another_slot_waits_for(self, one: _KafkaConnection) -> bool:
+        instance = self._instance(one)
+        return instance not in self._waited_for and instance.rpartition("/")[0] in self._waited_clients
 
     def _go_on(self, one: _KafkaConnection) -> None:
         """Handle the requests that can be handled now, and send the answers that can be sent."""
@@ -478,39 +481,13 @@ class KafkaServer:
     def _produce(
         self, one: _KafkaConnection, version: int, request: dict[str, Any], framed: Callable[[bytes], bytes]
     ) -> None:
-        if not self._eases():
-            one.waits = True
+        produced = _Produced(self, one, version, request, framed)
+        client = self._session_of(one)
+        if one.closing:
             return
-        # A session that ended while it opened ends the connection.
-        client = one.opening or self._ground.client(instance_of(one.client, self.settings.slot))
-        if client.opening.kept and self._now - client.began_at >= self.settings.session_seconds:
-            if client.waits:
-                # What is under way is committed first.
-                one.waits = True
-                return
-            client.end("it begins anew, without producers that have gone")
-            for other in self._connections.values():
-                if other.user is client:
-                    # Nothing of it was under way, so its client need not connect again to keep the order.
-                    other.user, other.held, other.unsure = None, 0, False
-            client = self._ground.client(client.instance)
-        if client.opening.kept is None:
-            one.waits = True
-            if one.opening is None:
-                one.opening = client
-                client.opening.when_done(lambda: self._opened(one))
+        if client is None:
+            self._wait_for_turn(one, request, produced)
             return
-        one.opening = None
-        if client.ended:
-            self._drop(one, client.ended)
-            return
-        if one.user is not client:
-            if one.user is not None:
-                one.user.hold(-one.held)
-                if one.user.ended and one.unsure:
-                    self._drop(one, one.user.ended)
-                    return
-            one.user, one.held = client, 0
         parts = [
             (topic["name"], partition["index"], self._batches.checked(version, request, topic["name"], partition))
             for topic in request["topics"]
@@ -518,9 +495,8 @@ class KafkaServer:
         ]
         if any(isinstance(part, SoundBatch) and client.leaves(part.stream) for _, _, part in parts):
             # It is not known yet whether the producer is remembered there.
-            one.waits = True
+            self._wait_for_turn(one, request, produced)
             return
-        produced = _Produced(self, one, version, request, framed)
         for name, index, part in parts:
             outcome: BatchOutcome | None
             if isinstance(part, SoundBatch):
@@ -543,6 +519,55 @@ class KafkaServer:
             for answer in [answer for answer in one.pending if answer.numbered and answer.data is None]:
                 assert answer.expire is not None
                 answer.expire()
+
+    def _wait_for_turn(self, one: _KafkaConnection, request: dict[str, Any], produced: _Produced) -> None:
+        """Let a request wait. It is answered as too late, and not accepted, while another slot waits for its client.
+
+        That may ask for the nodes behind it, and what the request waits for, such as memory, comes with a commit.
+        """
+        if not request["acks"] or not self._another_slot_waits_for(one):
+            one.waits = True
+            return
+        one.unsure = True
+        self._refuse(one, _TURNED_AWAY.code, _TURNED_AWAY.reason)
+        for topic in request["topics"]:
+            for partition in topic["partitions"]:
+                produced.add(topic["name"], partition["index"], _TURNED_AWAY)
+        one.pending.append(produced.answer)
+        produced.begin(self._now, self._now)
+
+    def _session_of(self, one: _KafkaConnection) -> DoorClient | None:
+        """The session of the client of the next request; None while that waits for its turn, or is closed."""
+        if not self._eases():
+            return None
+        # A session that ended while it opened ends the connection.
+        client = one.opening or self._ground.client(self._instance(one))
+        if client.opening.kept and self._now - client.began_at >= self.settings.session_seconds:
+            if client.waits:
+                # What is under way is committed first.
+                return None
+            client.end("it begins anew, without producers that have gone")
+            for other in self._connections.values():
+                if other.user is client:
+                    # Nothing of it was under way, so its client need not connect again to keep the order.
+                    other.user, other.held, other.unsure = None, 0, False
+            client = self._ground.client(client.instance)
+        if client.opening.kept is None:
+            if one.opening is None:
+                one.opening = client
+                client.opening.when_done(lambda: self._opened(one))
+            return None
+        one.opening = None
+        if client.ended:
+            self._drop(one, client.ended)
+        elif one.user is not client:
+            before, held = one.user, one.held
+            one.user, one.held = client, 0
+            if before is not None:
+                before.hold(-held)
+                if before.ended and one.unsure:
+                    self._drop(one, before.ended)
+        return client
 
     def _see_outcome(self, one: _KafkaConnection, outcome: BatchOutcome) -> None:
         """Count a refused batch, and recognise a client that is led to the wrong worker again and again."""
@@ -650,6 +675,7 @@ def _told(index: int, part: BatchOutcome) -> dict[str, Any]:
 
 _UNKNOWN_OPERATIONS = -(1 << 31)
 _TOO_LATE = "Spark has not committed the records yet; they are sent again"
+_TURNED_AWAY = BatchOutcome(Code.REQUEST_TIMED_OUT, "another worker waits for records of this client first")
 
 
 def instance_of(client: str, slot: int) -> str:
