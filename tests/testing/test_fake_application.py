@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
 import pytest
 
-from tests.waiting import SECONDS
+from tests.waiting import SECONDS, eventually
 from wallaroo_spark.client import Again, Backoff, Client, Event, Output, StageWork, stage
 from wallaroo_spark.errors import ArgumentValueError, ConfigurationError, PipelineError, TransportError, WallarooError
 from wallaroo_spark.pipelines.controller.messages.events import DeliveryExtended
@@ -319,6 +320,33 @@ def test_a_worker_that_hangs_and_answers_pings_loses_its_work_to_another_one(mon
         with application.working(ship):
             (instance,) = application.await_ended("shop/fulfil", seconds=SECONDS)
     assert instance.outputs["charge"] == {"paid": 30}
+
+
+def test_a_function_that_works_for_long_extends_its_time_from_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    late, extended, seen, works = threading.Event(), threading.Event(), [], []
+
+    @stage("shop/fulfil", "charge")
+    def charge(work: StageWork) -> dict[str, int]:
+        works.append(work)
+        assert late.wait(SECONDS)
+        work.extend_in_thread()
+        assert extended.wait(SECONDS)
+        return {"paid": 30}
+
+    with FakeApplication(LIMITED) as application, Client(application.address, retry=QUICK, timeout=SECONDS) as client:
+        memory = application._running()
+        write = memory.write
+        monkeypatch.setattr(memory, "write", lambda events: (seen.extend(events), write(events))[1])
+        with application.working(charge, ship):
+            client.publish("shop/orders", order(1), partition=0)
+            eventually(lambda: works)
+            application.advance(50)
+            late.set()
+            assert memory.wait(lambda: any(isinstance(one, DeliveryExtended) for _, one in list(seen)), SECONDS)
+            application.advance(50)
+            extended.set()
+            (instance,) = application.await_ended("shop/fulfil", seconds=SECONDS)
+    assert (instance.outputs["charge"], len(works)) == ({"paid": 30}, 1)
 
 
 def test_a_poisoned_event_of_a_group_is_set_aside_and_the_others_arrive() -> None:
