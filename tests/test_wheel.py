@@ -28,6 +28,7 @@ NEEDED = (
     "conf/kubernetes/chart/values.yaml",
     "conf/grafana/",
     "conf/prometheus/",
+    "jobs/check.py",
     "jobs/receive.py",
     "examples/shop/shop.yaml",
     "examples/shop/workers.py",

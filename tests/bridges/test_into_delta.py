@@ -76,6 +76,7 @@ def test_rows_and_messages_are_there_once_though_the_receiver_is_killed(
     port = lasting_port((0, 1))
     (tmp_path / "plant.yaml").write_text(block("yaml").replace("7100", str(port)).replace("5 seconds", "1 second"))
     with psycopg.connect(postgres.dsn, autocommit=True) as database:
+        database.execute("CREATE ROLE reader")
         for statement in block("sql").split(";"):
             database.execute(statement.encode())
     receive = [sys.executable, "-m", "wallaroo_spark.cli.main", "receive", "plant.yaml", "--plain"]

@@ -81,7 +81,8 @@ def test_the_parquet_files_have_the_sent_lines(run: Run, tmp_path: Path) -> None
     assert sent.returncode == 0, sent.stderr
     assert (status.returncode, "serving" in status.stdout) == (0, True)
     assert said[0] == "Starting Spark and 1 worker of receiver 'orders' …"
-    assert said[1].endswith("rows go to parquet at rows; Ctrl-C stops it.")
+    assert said[1] == "1 worker of receiver 'orders' started; now its query …"
+    assert said[2].endswith("rows go to parquet at rows; Ctrl-C stops it.")
     assert rest.splitlines()[-2:][0] == "Stopping (SIGTERM) …"
     assert "Ended in good order after" in rest
     assert "3,002 rows in" in rest
@@ -212,14 +213,16 @@ def test_with_json_each_line_is_an_object_with_its_event(config: Callable[..., R
     view = PlainView(0.0, True, said.append)
 
     view.starting(config())
+    view.serving(config())
     view.listening(config(), ["here:1"], "", "http://here/", "")
     view.show(snapshot(5))
     PlainView(3600.0, True, said.append).show(snapshot(6))
     view.stopping("SIGTERM")
     view.ended(snapshot(7))
 
-    first, listens, shown, stops, last = map(json.loads, said)
+    first, serves, listens, shown, stops, last = map(json.loads, said)
     assert first == {"event": "starting", "receiver": "here", "workers": 1}
+    assert serves == {"event": "serving", "receiver": "here", "workers": 1}
     assert listens["addresses"] == ["here:1"]
     assert "registry" not in listens
     assert (shown["event"], shown["committed_batch"], shown["rows"]) == ("progress", 3, 5)

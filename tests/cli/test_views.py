@@ -82,6 +82,7 @@ def test_a_buffer_with_a_little_in_it_is_not_called_empty(console: Console) -> N
 def test_the_live_table_shows_slots_rate_and_errors(console: Console) -> None:
     with LiveView(console, "/tmp/spark.log") as view:
         view.starting(CONFIG)
+        view.serving(CONFIG)
         view.listening(CONFIG, ["a:1", "b:2"], "redis://shown", "http://127.0.0.1:4140/", "http://127.0.0.1:4040")
         view.show(QuerySnapshot(SNAPSHOT.status, 1000, 1, 8.0))
         view.show(SNAPSHOT)
@@ -90,6 +91,7 @@ def test_the_live_table_shows_slots_rate_and_errors(console: Console) -> None:
 
     shown = text(console)
     assert "Starting Spark and 2 workers of receiver 'orders' …" in shown
+    assert "2 workers of receiver 'orders' started; now its query …" in shown
     assert "Receiver 'orders' listens on a:1, b:2; rows go to noop; Ctrl-C stops it." in shown
     assert "Status page: http://127.0.0.1:4140/" in shown
     assert "Registry: redis://shown" in shown

@@ -100,6 +100,16 @@ def assert_rows_are_the_files(spark: SparkSession, directory: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("registry_url")
+def test_the_checks_are_a_job_of_the_cluster(submit: Submit, job: Path) -> None:
+    finished = submit(ROOT / "jobs" / "check.py", str(job), properties=ROOT / "conf" / "standalone.conf")
+
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert finished.stdout.splitlines()[-1] == "The receiver can be started."
+    assert "executors" in finished.stdout
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("registry_url")
 def test_an_available_now_job_takes_what_three_connectors_send(
     submit: Submit, job: Path, tmp_path: Path, spark: SparkSession
 ) -> None:

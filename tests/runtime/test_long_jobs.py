@@ -15,7 +15,7 @@ import pytest
 from tests.waiting import SECONDS, eventually
 from wallaroo_spark.errors import ConfigurationError, RegistryError
 from wallaroo_spark.registry import Lease
-from wallaroo_spark.runtime import long_jobs, spark_checks
+from wallaroo_spark.runtime import handle, long_jobs, spark_checks
 from wallaroo_spark.runtime.handle import Waits
 from wallaroo_spark.runtime.job_errors import is_permanent
 from wallaroo_spark.runtime.long_jobs import Attendance, JobRecord, LongJobs
@@ -225,6 +225,17 @@ def test_a_task_of_an_earlier_submission_does_not_count_as_serving() -> None:
     with pytest.raises(ConfigurationError) as caught:
         waits.await_served("worker", records, lambda: {(0, 5), (1, 4)}, 0.0)
     assert caught.value.message == "receiver 'a': its workers did not start within 0 seconds: worker 1: no such module"
+
+
+def test_a_start_that_takes_long_is_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(handle, "TELL_SECONDS", 0.0)
+    served: list[set[tuple[int, int]]] = [set(), {(0, 5)}, {(0, 5), (1, 6)}]
+    records = [JobRecord(0, submission=5), JobRecord(1, submission=6)]
+    Waits("receiver 'a'").await_served("worker", records, lambda: served.pop(0), 10.0)
+    assert [record.getMessage().partition(" after")[0] for record in caplog.records] == [
+        "receiver 'a': 0 of 2 workers serve",
+        "receiver 'a': 1 of 2 workers serve",
+    ]
 
 
 class TestAttendance:

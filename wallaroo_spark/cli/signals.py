@@ -77,8 +77,9 @@ class Signals(contextlib.ExitStack):
 
     def __enter__(self) -> Self:
         self.install()
-        logging.getLogger().addFilter(_not_a_cut_call)
-        self.callback(logging.getLogger().removeFilter, _not_a_cut_call)
+        for logger in map(logging.getLogger, (None, "py4j.clientserver")):
+            logger.addFilter(_not_a_cut_call)
+            self.callback(logger.removeFilter, _not_a_cut_call)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *details: Any) -> bool:
@@ -97,8 +98,9 @@ class Signals(contextlib.ExitStack):
 
 
 def _not_a_cut_call(record: logging.LogRecord) -> bool:
-    """False for Py4J's log record of a call that a signal has interrupted; Py4J recovers from that by itself."""
-    return not str(record.msg).startswith("KeyboardInterrupt while sending command")
+    """False for Py4J's log records of a call that a signal has interrupted; Py4J recovers from that by itself."""
+    cut = "KeyboardInterrupt while sending command", "Exception occurred while shutting down connection"
+    return not str(record.msg).startswith(cut)
 
 
 class _Hook:

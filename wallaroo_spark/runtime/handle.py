@@ -41,6 +41,8 @@ REGISTRY_SECONDS = 60.0
 """How long the registry may be unreachable while jobs start. A choice: enough for a restart of Redis."""
 _ASK_AGAIN_SECONDS = 0.2
 """Pause between two attempts to reach the registry or take a lock. A choice: five requests a second at most."""
+TELL_SECONDS = 15.0
+"""Seconds between two lines about tasks that do not serve yet. A choice: a start on an idle machine prints none."""
 _LOOK_AGAIN_SECONDS = 0.05
 """Pause between two looks at the leases of starting tasks. A choice: small beside the seconds that a task takes."""
 
@@ -137,9 +139,11 @@ class Waits:
         """Wait until the task of each job's last submission serves.
 
         ``task_name`` names a task in messages. ``served`` returns the (number, submission) of the live leases. Raises
-        :class:`ConfigurationError` at once when a job failed permanently, and otherwise after ``seconds``.
+        :class:`ConfigurationError` at once when a job failed permanently, and otherwise after ``seconds``. A start that
+        takes long is logged, so that nobody takes it for one that hangs.
         """
-        until = time.monotonic() + seconds
+        records, began = list(records), time.monotonic()
+        until, tell_at = began + seconds, began + TELL_SECONDS
         while True:
             # Leases of killed jobs may still be live, so the submissions are compared, too.
             now = self.ask(served)
@@ -153,6 +157,12 @@ class Waits:
                         code="workers-not-started",
                         number=record.slot,
                     )
+            if time.monotonic() >= tell_at:
+                tell_at += TELL_SECONDS
+                log.warning(
+                    "%s: %d of %d %ss serve after %.0f s; the others wait for Spark's executors and their Python",
+                    *(self._owner, len(records) - len(missing), len(records), task_name, time.monotonic() - began),
+                )
             if time.monotonic() > until:
                 why = "; ".join(f"{task_name} {record.slot}: {record.last_error or 'no error'}" for record in missing)
                 raise ConfigurationError(

@@ -111,6 +111,7 @@ def _run(config: ReceiveConfig, session: Any, view: PlainView, signals: Signals,
     with Receiver(session, config.receiver, **config.given) as receiver:
         tally = _Tally(session)
         try:
+            view.serving(config)
             query = start_query(receiver, config)
             tally.began = time.monotonic()
             signals.gentle = True

@@ -61,6 +61,12 @@ class PlainView(contextlib.ExitStack):
         text = f"Starting Spark and {count(workers, 'worker')} of receiver {config.receiver!r} …"
         self._event("starting", text, receiver=config.receiver, workers=workers)
 
+    def serving(self, config: ReceiveConfig) -> None:
+        """The workers serve, and the query is being started: only then do they accept connectors."""
+        workers = config.options.workers
+        text = f"{count(workers, 'worker')} of receiver {config.receiver!r} started; now its query …"
+        self._event("serving", text, receiver=config.receiver, workers=workers)
+
     def listening(
         self,
         config: ReceiveConfig,

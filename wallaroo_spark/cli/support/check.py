@@ -37,8 +37,8 @@ def check(
     Spark it also checks Java, the versions, the task slots, the packages and clocks of the executors, whether they
     reach Redis, and the checkpoint: whether driver and tasks can use it, which query it belongs to, and whether Spark
     writes it where this program reads it. For the last check a query without rows writes to a folder beside the
-    checkpoint, which is deleted afterwards. Run it where the receiver will run, also with spark-submit. The exit status
-    is 0 without a problem, and 1 otherwise.
+    checkpoint, which is deleted afterwards. Run it where the receiver will run, on a cluster with spark-submit and
+    jobs/check.py. The exit status is 0 without a problem, and 1 otherwise.
 
     Options:
         --set NAME=VALUE: Override a value of the file, as receive does. Repeatable.
@@ -48,6 +48,7 @@ def check(
     Examples:
         wallaroo-spark check orders.yaml
         wallaroo-spark check orders.yaml --without-spark --json
+        spark-submit --master spark://host:7077 --properties-file conf/standalone.conf jobs/check.py orders.yaml
     """
     found = dict.fromkeys(MARKS, 0)
     for finding in findings(config, overrides, with_spark=not without_spark):
