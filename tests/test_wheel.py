@@ -143,7 +143,7 @@ def test_the_folder_of_copies_is_named_in_full(tmp_path: Path, monkeypatch: pyte
 
     ended = CliRunner().invoke(cli, ["files", "jobs", "--to", "."])
 
-    assert ended.output == f"Copied 1 file to {tmp_path}.\n"
+    assert ended.output == f"Copied 2 files to {tmp_path}.\n"
 
 
 def test_an_unknown_file_is_named() -> None:

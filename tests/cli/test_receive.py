@@ -153,7 +153,7 @@ def test_an_available_now_run_ends_by_itself(spark: SparkSession, config: Callab
     stopped_by = running.receive(config(trigger={"availableNow": True}, quietSeconds=0), view)
 
     assert stopped_by is None
-    assert view.said[1].endswith("rows go to noop; it ends when all is read.")
+    assert view.said[2].endswith("rows go to noop; it ends when all is read.")
     assert "0 rows in" in view.said[-1]
     assert not spark.streams.active
     assert spark.range(3).count() == 3
