@@ -358,8 +358,9 @@ class DemoView(contextlib.ExitStack):
         elif last or now - self._last_line > _LINE_SECONDS:
             self._last_line = now
             sent = sum(sender.sent for sender in self._plan.senders)
-            line = f"sent {sent:,} of {self._plan.expected:,}, {done}, {rate:,} messages/s"
-            self._console.print(line, highlight=False)
+            line = f"sent {sent:,} of {self._plan.expected:,}, {done}"
+            # At the end the rate would be that of the last batches.
+            self._console.print(line if last else f"{line}, {rate:,} messages/s", highlight=False)
 
     def _picture(self, status: ReceiverStatus, committed: int, done: str, rate: int) -> Group:
         from wallaroo_spark.observe.faces.terminal import slots_view
