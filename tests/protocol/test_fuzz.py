@@ -25,6 +25,8 @@ from wallaroo_spark.protocol import (
     WorkerSession,
 )
 
+pytestmark = pytest.mark.no_cover
+
 MAX_FRAME = 256
 # An empty bytes object takes this much, and the buffer refers to a few.
 SLACK = 300

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import ClassVar
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -36,6 +37,8 @@ from wallaroo_spark.protocol import (
     WorkerEvent,
     WorkerSession,
 )
+
+pytestmark = pytest.mark.no_cover
 
 STREAMS = (1, 2, 3)
 EPHEMERAL_STREAM = 1

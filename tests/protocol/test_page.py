@@ -217,6 +217,7 @@ def _quoted(cell: str) -> str:
     return found[1]
 
 
+@pytest.mark.no_cover
 def test_every_reason_of_the_page_is_one_that_the_code_says() -> None:
     texts = []
     for path in (PAGE.parents[1] / "wallaroo_spark").rglob("*.py"):

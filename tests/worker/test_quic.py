@@ -33,6 +33,8 @@ from wallaroo_spark.protocol import (
 )
 from wallaroo_spark.protocol.channels import HEADER
 
+pytestmark = pytest.mark.no_cover
+
 revisions = pytest.mark.parametrize("revision", list(REVISIONS))
 
 

@@ -17,6 +17,8 @@ from wallaroo_spark.worker.buffer.delivery import gather
 from wallaroo_spark.worker.buffer.segment_table import SegmentTable
 from wallaroo_spark.worker.machine import events as e
 
+pytestmark = pytest.mark.no_cover
+
 STREAMS = range(1, 6)
 SENDERS = ("a", "b")
 
