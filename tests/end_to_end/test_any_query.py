@@ -110,6 +110,7 @@ def test_the_last_batch_of_a_query_that_ends_by_itself_is_acknowledged(
     assert spark.read.parquet(str(table)).where("stream = 'to-the-end'").count() == 50
 
 
+@pytest.mark.long
 def test_a_query_of_two_receivers_is_followed_by_both(
     spark: SparkSession, receiver: Receiver, file_redis: EmbeddedRedis, feeders: Feeders, tmp_path: Path
 ) -> None:
@@ -161,7 +162,9 @@ def with_a_checkpoint(write: DataStreamWriter, place: Path) -> DataStreamWriter:
     [
         (without_a_checkpoint, r"\(forgetful\) was not adopted: it has no checkpoint of its own.*'checkpointLocation'"),
         (asynchronously, "was not adopted: with asyncProgressTrackingEnabled .*; remove the option"),
-        (once, r"was not adopted: the trigger Once .* use \.trigger\(availableNow=True\)"),
+        pytest.param(
+            once, r"was not adopted: the trigger Once .* use \.trigger\(availableNow=True\)", marks=pytest.mark.long
+        ),
         (of_another_receiver, "is of receiver 'bestellungen', but this query reads 'orders'"),
     ],
     ids=["no checkpoint", "asynchronous", "once", "another receiver's checkpoint"],

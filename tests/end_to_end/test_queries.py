@@ -37,7 +37,7 @@ def itself(rows: DataFrame) -> DataFrame:
     return rows.union(rows)
 
 
-@pytest.mark.parametrize(("shape", "copies"), [(halves, 1), (itself, 2)])
+@pytest.mark.parametrize(("shape", "copies"), [pytest.param(halves, 1, marks=pytest.mark.long), (itself, 2)])
 def test_a_stream_that_is_united_with_itself_is_acknowledged(
     receiver: Receiver, feeders: Feeders, tmp_path: Path, shape: type, copies: int
 ) -> None:
@@ -77,6 +77,7 @@ def test_a_stream_that_is_joined_with_itself_is_acknowledged_through_a_restart(
     assert all(len(plan) == 2 and plan[0] == plan[1] for plan in plans)
 
 
+@pytest.mark.long
 def test_a_stream_that_is_joined_with_itself_reads_all_available_messages(
     spark: SparkSession, receiver: Receiver, feeders: Feeders, tmp_path: Path
 ) -> None:

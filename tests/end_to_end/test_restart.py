@@ -99,7 +99,7 @@ def test_a_query_goes_on_where_it_stopped_with_the_same_and_with_other_workers(
     )
 
 
-@pytest.mark.parametrize("kept", ["older", "none"])
+@pytest.mark.parametrize("kept", ["older", pytest.param("none", marks=pytest.mark.long)])
 def test_connectors_of_every_revision_go_back_with_an_older_checkpoint(
     spark: SparkSession, feeders: Feeders, tmp_path: Path, kept: str
 ) -> None:

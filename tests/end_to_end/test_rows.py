@@ -68,7 +68,6 @@ def expected_rows(instance: str, stream: str, count: int, *, flags: Flags, keys:
     ]
 
 
-@pytest.mark.both
 def test_connectors_of_every_revision_fill_one_table(
     spark: SparkSession, receiver: Receiver, feeders: Feeders, tmp_path: Path
 ) -> None:

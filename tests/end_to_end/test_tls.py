@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.mark.parametrize("authority", ["tls.workersCa", "tls.ca"])
+@pytest.mark.parametrize("authority", [pytest.param("tls.workersCa", marks=pytest.mark.long), "tls.ca"])
 def test_rows_arrive_over_tls_with_secrets_kept_elsewhere(
     spark: SparkSession,
     feeders: Feeders,

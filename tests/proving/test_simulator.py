@@ -15,6 +15,8 @@ from tests.conftest import ROOT
 
 SEEDS = 200
 BATCH = 25
+FEW_SEEDS = 100
+"""Histories without ``--long``."""
 MOST_SEEDS = 400
 """Histories in which a broken rule has to show."""
 
@@ -112,7 +114,10 @@ RARE = {"gives_up_before_it_is_recorded", "keeps_connections_without_a_session"}
 """Rules that many histories must be run for."""
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, BATCH))
+@pytest.mark.parametrize(
+    "first",
+    [pytest.param(first, marks=pytest.mark.long if first >= FEW_SEEDS else ()) for first in range(0, SEEDS, BATCH)],
+)
 def test_every_promise_is_kept(first: int) -> None:
     reports = [simulate(seed) for seed in range(first, first + BATCH)]
 

@@ -50,7 +50,13 @@ spark.stop()
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("meanwhile", ["", "while old.status().running: time.sleep(0.1)"], ids=["at once", "later"])
+@pytest.mark.parametrize(
+    "meanwhile",
+    [
+        pytest.param("", id="at once"),
+        pytest.param("while old.status().running: time.sleep(0.1)", id="later", marks=pytest.mark.long),
+    ],
+)
 def test_a_receiver_ends_with_its_session_and_one_of_its_name_goes_on_in_the_next(
     tmp_path: Path, meanwhile: str
 ) -> None:
