@@ -11,11 +11,13 @@ from typing import Any
 
 from wallaroo_spark.bridges.bridge import Bridge, Promise
 from wallaroo_spark.bridges.streams import QueuedMessage, QueuedStream, silent
-from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.errors import ConfigurationError, one_line
 from wallaroo_spark.event_loop import end_tasks
 from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.settings import Kind, row, setting
 from wallaroo_spark.transport import client_context, parse_address
+
+_log = one_line("wallaroo_spark.bridges")
 
 KEEP_SECONDS = 7 * 24 * 3600
 """How long a broker of MQTT 5 keeps the messages of a bridge that is away. A choice: a week."""
@@ -23,6 +25,8 @@ CONNECT_SECONDS = 30.0
 """Longest wait for the answer to CONNECT."""
 _CAUSE_SECONDS = 0.5
 """Longest wait for the client to say the cause, when its connection has ended. A choice."""
+_SESSION_PRESENT = 1
+"""The flag of CONNACK for a client that the broker knows."""
 _VERSIONS = {"3.1.1": 4, "5": 5}
 
 
@@ -119,6 +123,10 @@ class _MqttConnection:
         # Below the number of failures so far, so that the client never connects again by itself: the acknowledgements
         # of an old connection must not reach the next one, where their numbers belong to other messages.
         self.client.set_config({"reconnect_retries": -2})
+        self._is_new = False
+        """Whether the broker had no session of the client."""
+        self._granted = 0
+        self.client.on_connect = self._on_connect
         self.client.on_message = self._on_message
         self.client.on_subscribe = self._on_subscribe
         self.client.on_disconnect = self._on_disconnect
@@ -178,6 +186,9 @@ class _MqttConnection:
         finally:
             self._open.discard(committed)
 
+    def _on_connect(self, _: Any, flags: int, code: int, properties: Any) -> None:
+        self._is_new = not flags & _SESSION_PRESENT
+
     def _on_disconnect(self, *_: Any) -> None:
         self._ended.set()
         self._arrived.put_nowait(ConnectionError("the broker has ended the connection"))
@@ -190,6 +201,13 @@ class _MqttConnection:
                 "the rights of the user"
             )
             self._arrived.put_nowait(ConfigurationError(refused, code="source-setup"))
+            return
+        self._granted += 1
+        if self._is_new and self._granted == len(self._settings.filters):
+            _log.warning(
+                "source %r: the broker %s did not know this client, and keeps messages for it from now on",
+                *(self._settings.client, self._settings.broker),
+            )
 
 
 def _settle(committed: asyncio.Future[int]) -> None:
