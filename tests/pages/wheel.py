@@ -42,6 +42,10 @@ def installed(folder: Path) -> Path:
 
 
 def environment(programs: Path) -> dict[str, str]:
-    """The variables of a shell in which the environment is active, and which knows nothing of this tree."""
+    """The variables of a shell in which the environment is active, and which knows nothing of this tree.
+
+    Behind its own programs come those of its dependencies, such as spark-submit.
+    """
     kept = {name: value for name, value in os.environ.items() if name not in OF_THE_TESTS}
-    return kept | {"PATH": f"{programs}{os.pathsep}{kept['PATH']}", "VIRTUAL_ENV": str(programs.parent)}
+    path = os.pathsep.join([str(programs), sysconfig.get_path("scripts"), kept["PATH"]])
+    return kept | {"PATH": path, "VIRTUAL_ENV": str(programs.parent)}
