@@ -16,7 +16,7 @@ from tests.bridges.support import Bridging
 from tests.waiting import eventually
 from wallaroo_spark.testing import FakeWorker
 
-KEPT = "did not know this client, and keeps messages for it from now on"
+KEPT = "did not know this client, and delivers what is published from now on"
 
 
 async def _publish(server: MosquittoServer, topic: str, payloads: Sequence[str], qos: int) -> None:

@@ -205,7 +205,7 @@ class _MqttConnection:
         self._granted += 1
         if self._is_new and self._granted == len(self._settings.filters):
             _log.warning(
-                "source %r: the broker %s did not know this client, and keeps messages for it from now on",
+                "source %r: the broker %s did not know this client, and delivers what is published from now on",
                 *(self._settings.client, self._settings.broker),
             )
 

@@ -165,8 +165,6 @@ class KafkaServer:
         self._topics: dict[str, None] = {}
         self._waited_for: set[str] = set()
         """The instances for whose messages a batch has been waiting for too long, also those of other slots."""
-        self._waited_clients: set[str] = set()
-        """The clients of these instances, without their slots."""
         self._now = 0.0
         self._time = 0
         self._handlers: dict[Api, Callable[[_KafkaConnection, int, dict[str, Any]], dict[str, Any]]] = {
@@ -222,7 +220,6 @@ class KafkaServer:
         self._waited_for = {
             instance for instance, seconds in self._ground.resend_waits(PREFIX).items() if seconds >= YIELD_SECONDS
         }
-        self._waited_clients = {instance.rpartition("/")[0] for instance in self._waited_for}
         for one in list(self._connections.values()):
             if one.sender and self.settings.senders.who(one.secret) != one.sender:
                 self._drop(one, f"the token of {one.sender!r} is not valid any more (door.tokens)")
@@ -254,8 +251,9 @@ class KafkaServer:
         return asks and self._another_slot_waits_for(one)
 
     def _another_slot_waits_for(self, one: _KafkaConnection) -> bool:
-        instance = self._instance(one)
-        return instance not in self._waited_for and instance.rpartition("/")[0] in self._waited_clients
+        own = self._instance(one)
+        client = own.rpartition("/")[0]
+        return own not in self._waited_for and any(name.rpartition("/")[0] == client for name in self._waited_for)
 
     def _go_on(self, one: _KafkaConnection) -> None:
         """Handle the requests that can be handled now, and send the answers that can be sent."""
