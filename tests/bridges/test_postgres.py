@@ -131,6 +131,34 @@ def test_the_slot_is_told_what_is_committed_and_nothing_else(
         eventually(lambda: database.run(passed, behind, database.name)[0][0], bridging.output)
 
 
+def test_a_lost_connection_makes_the_server_forget_nothing_that_is_not_committed(
+    database: Database, worker: FakeWorker, tmp_path: Path
+) -> None:
+    # The server asks every half second what it may forget.
+    dsn = f"{database.dsn}?options=-c%20wal_sender_timeout%3D1s"
+    replication = "SELECT pid, reply_time, now() FROM pg_stat_replication WHERE pid = ANY(SELECT active_pid FROM slots)"
+    asked = f"WITH slots AS (SELECT * FROM pg_replication_slots WHERE slot_name = %s) {replication}"
+    bridging = Bridging(worker, tmp_path, *database.changes(dsn))
+    with bridging.running():
+        begun(bridging, database)
+        database.insert(0, 3)
+        worker.read(3)
+        ((former, _, now),) = database.run(asked, database.name)
+        database.run("SELECT pg_terminate_backend(%s)", former)
+        eventually(
+            lambda: any(pid != former and (told or now) > now for pid, told, _ in database.run(asked, database.name)),
+            bridging.output,
+        )
+    worker.crash()
+    worker.begin()
+    eventually(lambda: not any(active for active, _ in database.slot()))
+    with bridging.running(), worker.committing():
+        database.insert(3, 5)
+        bridging.wait(5)
+
+    assert texts(bridging) == [str(number) for number in range(5)]
+
+
 def sent_and_stopped(database: Database, worker: FakeWorker, tmp_path: Path) -> Bridging:
     """A bridge of changes that has ended behind three committed ones; its slot is free."""
     bridging = Bridging(worker, tmp_path, *database.changes())

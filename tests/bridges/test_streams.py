@@ -41,6 +41,23 @@ class Journal(BridgedStream):
             yield [Record(number, b"%d" % number)]
 
 
+class Deaf(Journal):
+    """A journal that grows no more and does not end. It cannot be told for the first few times."""
+
+    refusals = 3
+
+    async def acknowledge(self, reference: int) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise ConnectionResetError("the medium does not listen")
+        await super().acknowledge(reference)
+
+    async def records(self, after: int | None) -> AsyncGenerator[Sequence[Record], None]:
+        async for group in super().records(after):
+            yield group
+        await asyncio.Event().wait()
+
+
 class Mailbox(QueuedStream):
     """Messages that stay until they are acknowledged, and are delivered again to each new connection."""
 
@@ -99,6 +116,21 @@ async def test_nothing_is_acknowledged_before_its_commit() -> None:
             assert stream.told == []
             await asyncio.to_thread(worker.commit)
             await until(lambda: stream.told == [3])
+
+
+async def test_a_medium_that_cannot_be_told_is_told_later_also_without_another_commit(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stream = Deaf(3)
+    with FakeWorker() as worker:
+        async with feeding(worker, stream):
+            await asyncio.to_thread(worker.read, 3)
+            await asyncio.to_thread(worker.commit)
+            await until(lambda: stream.told == [3])
+    assert caplog.messages == [
+        "source 'journal' was not told of reference 3; it is tried again: the medium does not listen",
+        "source 'journal' was told of reference 3",
+    ]
 
 
 async def test_another_process_continues_at_the_committed_reference() -> None:

@@ -229,6 +229,7 @@ class _Acknowledging:
     stream: BridgedStream
     _committed: int | None = None
     _told: int | None = None
+    _failed: bool = False
     _changed: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
 
     def note(self, reference: int | None) -> None:
@@ -238,22 +239,33 @@ class _Acknowledging:
             self._changed.set()
 
     async def run(self) -> None:
-        """Tell it until cancelled. An error that passes is followed by another attempt with the next reference."""
+        """Tell it until cancelled. An error that passes is followed by another attempt with the newest reference."""
         while True:
             await self._changed.wait()
             self._changed.clear()
-            await self.tell()
+            failures = 0
+            while not await self.tell():
+                failures += 1
+                await asyncio.sleep(self.stream.retry.delay(failures, random.random()))
 
-    async def tell(self) -> None:
-        """Tell the reference, unless the stream was told."""
+    async def tell(self) -> bool:
+        """Tell the reference, unless the stream was told. Returns False behind an error that passes."""
         reference = self._committed
         if reference is None or reference == self._told:
-            return
+            return True
         try:
             await self.stream.acknowledge(reference)
-            self._told = reference
         except self.stream.passing as error:
-            _log.warning("source %r was not told of reference %d: %s", self.stream.name, reference, error)
+            if not self._failed:
+                _log.warning(
+                    "source %r was not told of reference %d; it is tried again: %s", self.stream.name, reference, error
+                )
+            self._failed = True
+            return False
+        if self._failed:
+            _log.warning("source %r was told of reference %d", self.stream.name, reference)
+        self._told, self._failed = reference, False
+        return True
 
 
 async def feed(

@@ -98,6 +98,17 @@ class KafkaBridge(LogBridge):
                 raise KafkaException(causes[-1]) from error
             raise
 
+    async def commit(self, place: TopicPartition) -> None:
+        """Set the group's offset, if there is a group. It has no members, so no consumer is needed for it."""
+        from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
+
+        if self.group:
+            offsets = [ConsumerGroupTopicPartitions(self.group, [place])]
+            answer = self._admin.alter_consumer_group_offsets(offsets, request_timeout=ANSWER_SECONDS)
+            for one in (await asyncio.wrap_future(answer[self.group])).topic_partitions:
+                if one.error is not None:
+                    raise KafkaException(one.error)
+
     def consumer(self, **more: Any) -> Consumer:
         """A consumer that is assigned nothing yet."""
         from confluent_kafka import Consumer
@@ -164,21 +175,17 @@ class PartitionStream(BridgedStream):
         self._settings = settings
         self._partition = partition
         self._begin = begin
-        self._consumer: Consumer | None = None
 
     async def acknowledge(self, reference: int) -> None:
         """Set the group's offset."""
-        if self._settings.group and self._consumer is not None:
-            await asyncio.to_thread(
-                self._consumer.commit, offsets=[self._place(position_of(reference) + 1)], asynchronous=False
-            )
+        await self._settings.commit(self._place(position_of(reference) + 1))
 
     async def records(self, after: int | None) -> AsyncGenerator[Sequence[Record], None]:
         """The records behind an offset."""
         from confluent_kafka import KafkaException
 
         failed: list[KafkaError] = []
-        self._consumer = consumer = self._settings.consumer(error_cb=failed.append)
+        consumer = self._settings.consumer(error_cb=failed.append)
         try:
             log = await self._log(consumer)
             consumer.assign([self._place(log.start(after, begin=self._begin, lost=self._settings.lost))])
@@ -199,7 +206,6 @@ class PartitionStream(BridgedStream):
                     failed.clear()
                     await asyncio.sleep(POLL_SECONDS)
         finally:
-            self._consumer = None
             await asyncio.to_thread(consumer.close)
 
     def _place(self, offset: int) -> TopicPartition:

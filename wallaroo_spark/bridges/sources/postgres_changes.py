@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import struct
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -87,11 +87,17 @@ class ChangesStream(BridgedStream):
         self._committed = reference
         self._acknowledged.set()
 
+    def read(self, after: int | None) -> AsyncIterator[Record]:
+        """The changes behind the committed reference."""
+        self._committed = after or 0
+        return super().read(after)
+
     async def records(self, after: int | None) -> AsyncGenerator[Sequence[Record], None]:
-        """The changes behind a reference."""
+        """The changes behind a reference. The last one that was sent, where the server is opened again: the committed
+        one is another."""
         import psycopg
 
-        self.decoded = self._committed = after or 0
+        self.decoded = after or 0
         await self._prepare(psycopg, after)
         replicating: dict[str, Any] = {"replication": "database", "client_encoding": "utf8"}
         connection = await psycopg.AsyncConnection.connect(self._dsn, autocommit=True, **replicating)
