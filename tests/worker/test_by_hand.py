@@ -210,7 +210,9 @@ class TestDraftBe:
             w.expect("!", b"")
         with wire(worker, ">") as w:
             w.hello("H", b"shop-1")
-            w.expect("O", struct.pack(">IQ", CREDITS, 7) + short(b"orders") + struct.pack(">Q", 1))
+            # The worker has forgotten the name when it had released the instance meanwhile.
+            named = [struct.pack(">IQ", CREDITS, 7) + short(name) + struct.pack(">Q", 1) for name in (b"orders", b"")]
+            assert w.frame() in [(ord("O"), body) for body in named]
             w.send("N", self.notify(7, b"orders", 1))
             for number in (2, 3):
                 w.send("M", struct.pack(">HQQ", 0, 7, number) + b"again")
