@@ -14,6 +14,8 @@ import pyarrow as pa
 import pytest
 
 from wallaroo_spark.errors import SinkError
+from wallaroo_spark.sinks.coordinator import Coordinator, vote
+from wallaroo_spark.sinks.decision_log import DecisionLog
 from wallaroo_spark.sinks.interface import Prepared, Sink, Transaction
 from wallaroo_spark.sinks.stores.staged_rows import StagedRows
 
@@ -163,6 +165,28 @@ def check_a_new_checkpoint_writes_its_batches_and_an_old_one_is_refused(
     shutil.rmtree(checkpoint)
     store.make().commit(0, store.prepare(0, ["again"]))
     assert sorted(store.seen()) == ["a", "again", "b"]
+
+
+def check_an_older_checkpoint_is_refused_and_its_rows_are_not_passed_over(store: Store, checkpoint: Path) -> None:
+    """For stores whose tasks do not know the newest batch."""
+    backup = checkpoint.with_name("backup")
+    deliver(store, checkpoint, 0, "a")
+    shutil.copytree(checkpoint, backup)
+    deliver(store, checkpoint, 1, "b")
+    shutil.rmtree(checkpoint)
+    shutil.copytree(backup, checkpoint)
+
+    with pytest.raises(SinkError, match="has batch 1 already, and this is batch 1"):
+        deliver(store, checkpoint, 1, "other")
+    deliver(store, checkpoint, 2, "c")
+    assert (sorted(store.seen()), list(store.make().recover())) == (["a", "b", "c"], [])
+
+
+def deliver(store: Store, checkpoint: Path, batch: int, *values: str) -> None:
+    """Write a batch of one partition as a query does whose process has just begun."""
+    sink = store.make()
+    coordinator = Coordinator(sink, DecisionLog(str(checkpoint), sink.name))
+    coordinator.deliver(batch, lambda number: [vote(sink, number, 0, store.rows(*values))])
 
 
 OF_TABLES: list[Any] = [

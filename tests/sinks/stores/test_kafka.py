@@ -15,6 +15,7 @@ from tests.sinks.stores.checks import (
     CHECKS,
     Store,
     check_a_crash_behind_the_commit_repeats_nothing,
+    check_an_older_checkpoint_is_refused_and_its_rows_are_not_passed_over,
     name_of,
     refuses,
 )
@@ -130,6 +131,10 @@ def test_a_new_checkpoint_counts_from_the_start(store: Store, make: Make, tmp_pa
     new.commit(0, store.prepare(0, ["new"], sink=new))
 
     assert sorted(store.seen()) == ["new", "old"]
+
+
+def test_an_older_checkpoint_is_refused_and_its_rows_are_not_passed_over(store: Store, tmp_path: Path) -> None:
+    check_an_older_checkpoint_is_refused_and_its_rows_are_not_passed_over(store, tmp_path / "checkpoint")
 
 
 def test_the_mark_is_found_behind_a_long_tail(

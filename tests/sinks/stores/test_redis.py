@@ -22,6 +22,7 @@ from tests.sinks.stores.checks import (
     CHECKS,
     Store,
     check_a_crash_behind_the_commit_repeats_nothing,
+    check_an_older_checkpoint_is_refused_and_its_rows_are_not_passed_over,
     name_of,
     refuses,
 )
@@ -106,6 +107,10 @@ def test_a_batch_of_many_rows_keeps_their_order_and_leaves_no_other_key(store: S
     left = {found.decode() for found in set(client.keys()) - before}
     assert len(left) == 2
     assert any(found.endswith("}:wallaroo:orders") for found in left)
+
+
+def test_an_older_checkpoint_is_refused_and_its_rows_are_not_passed_over(store: Store, tmp_path: Path) -> None:
+    check_an_older_checkpoint_is_refused_and_its_rows_are_not_passed_over(store, tmp_path / "checkpoint")
 
 
 def test_a_reader_sees_all_of_a_batch_or_nothing(store: Store) -> None:

@@ -29,7 +29,7 @@ from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.settings import function_takes_settings, takes_settings
 from wallaroo_spark.sinks.interface import Prepared, Transaction
 from wallaroo_spark.sinks.settings import KafkaSettings
-from wallaroo_spark.sinks.stores.staged_rows import StagedSink, as_bytes, checked_columns
+from wallaroo_spark.sinks.stores.staged_rows import StagedSink, as_bytes, check_newer, checked_columns
 from wallaroo_spark.sinks.writer import BatchWriter, transactional
 from wallaroo_spark.steps import SinkStep, passed
 
@@ -301,6 +301,15 @@ class KafkaSink(StagedSink):
             partitions, longest = place.partitions(), place.longest()
         return self._stage.write(transaction, (self._encode(piece, partitions, longest) for piece in rows))
 
+    @contextmanager
+    def pre_commit(self, batch: int, prepared: Sequence[Prepared]) -> Iterator[None]:
+        """Refuse a batch that the topic has already, which a commit would pass over."""
+        if any(one.rows for one in prepared):
+            with self._explained("tell the newest batch"):
+                mark = self._session.mark if self._session else self._read_mark()
+            check_newer(f"sink {self.name}: topic {self._topic}", self._newest(mark), batch)
+        yield
+
     def commit(self, batch: int, prepared: Sequence[Prepared]) -> None:
         """Produce the batch in one transaction, unless its mark is in the marks' topic."""
         if any(one.rows for one in prepared):
@@ -308,8 +317,7 @@ class KafkaSink(StagedSink):
             try:
                 with self._explained(f"take batch {batch}"):
                     session = self._session = self._session or self._begin()
-                    known = session.mark
-                    if known is None or known.identity != mark.identity or known.batch < batch:
+                    if self._newest(session.mark) < batch:
                         session.append(mark, self._records(prepared))
             except BaseException:
                 self._session = None
@@ -317,7 +325,21 @@ class KafkaSink(StagedSink):
         self._stage.clear(batch)
 
     def _begin(self) -> BatchProducer:
-        return BatchProducer(self._place(), self.name, f"wallaroo-commits-{self.name}", self._transaction_timeout)
+        return BatchProducer(self._place(), self.name, self._marks, self._transaction_timeout)
+
+    @property
+    def _marks(self) -> str:
+        return f"wallaroo-commits-{self.name}"
+
+    def _read_mark(self) -> Mark | None:
+        """The mark, without a session, which would end that of another driver."""
+        place = self._place()
+        _make_topic(place, self._marks)
+        return read_mark(place, self._marks, self.name)
+
+    def _newest(self, mark: Mark | None) -> int:
+        """The batch of a mark of this checkpoint; -1 without one."""
+        return mark.batch if mark is not None and mark.identity == self._stage.identity() else -1
 
     def _records(self, prepared: Sequence[Prepared]) -> Iterator[KafkaRecord]:
         for piece in self._stage.read(prepared):

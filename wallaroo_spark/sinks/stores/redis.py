@@ -26,7 +26,7 @@ from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.settings import function_takes_settings, takes_settings
 from wallaroo_spark.sinks.interface import Prepared, Transaction
 from wallaroo_spark.sinks.settings import RedisSettings
-from wallaroo_spark.sinks.stores.staged_rows import StagedSink, as_bytes, checked_columns
+from wallaroo_spark.sinks.stores.staged_rows import StagedSink, as_bytes, check_newer, checked_columns
 from wallaroo_spark.sinks.writer import BatchWriter, transactional
 from wallaroo_spark.steps import SinkStep, passed
 
@@ -103,6 +103,13 @@ class RedisSink(StagedSink):
         self._call(f"tell the type of {self._target}", self._check)
         return self._stage.write(transaction, map(self._encode, rows))
 
+    @contextlib.contextmanager
+    def pre_commit(self, batch: int, prepared: Sequence[Prepared]) -> Iterator[None]:
+        """Refuse a batch that the target has already, which a commit would pass over."""
+        if any(one.rows for one in prepared):
+            check_newer(f"sink {self.name}: {self._target}", self._call("tell its newest batch", self._newest), batch)
+        yield
+
     def commit(self, batch: int, prepared: Sequence[Prepared]) -> None:
         """Append all rows of the batch in one step, unless the target has the batch already."""
         rows = sum(one.rows for one in prepared)
@@ -143,17 +150,21 @@ class RedisSink(StagedSink):
 
     def _append(self, client: Redis, batch: int, prepared: Sequence[Prepared], rows: int) -> None:
         carried = f"{self._mark}:{batch}:{uuid.uuid4().hex}"
-        identity = self._stage.identity()
-        known = client.hmget(self._mark, ["identity", "batch"])
         # This check only saves sending the rows; the check inside the script decides.
-        if known[0] == identity.encode() and known[1] is not None and int(known[1]) >= batch:
+        if self._newest(client) >= batch:
             return
         packed = self._packed(prepared)
         while lot := [*islice(packed, _LOT)]:
             client.rpush(carried, *lot)
             client.expire(carried, _FORGOTTEN_SECONDS)
         passed(SinkStep.HALF_COMMITTED)
+        identity = self._stage.identity()
         client.eval(_MOVE, 3, self._target, self._mark, carried, identity, str(batch), self._kind, str(rows))
+
+    def _newest(self, client: Redis) -> int:
+        """The newest batch of this checkpoint in the target; -1 without one."""
+        identity, batch = client.hmget(self._mark, ["identity", "batch"])
+        return int(batch) if batch is not None and identity == self._stage.identity().encode() else -1
 
     def _packed(self, prepared: Sequence[Prepared]) -> Iterator[bytes]:
         """The rows, each as the bytes that the script reads."""

@@ -140,6 +140,17 @@ def rows_lost(sink: str, one: Prepared, why: str) -> SinkError:
     )
 
 
+def check_newer(where: str, newest: int, batch: int) -> None:
+    """Raise :class:`SinkError` where a store has a batch already that is to be written: its rows may be others now."""
+    if newest >= batch:
+        raise SinkError(
+            f"{where} has batch {newest} already, and this is batch {batch}: the query's checkpoint is older than "
+            "that; start the query with the newest checkpoint, or give it another name= to write these rows again",
+            code="sink-batch-unknown",
+            batch=batch,
+        )
+
+
 class StagedSink:
     """What sinks have in common whose rows are staged beside the checkpoint until they are committed."""
 

@@ -17,7 +17,7 @@ from pyarrow import parquet
 from wallaroo_spark.errors import SinkError
 from wallaroo_spark.sinks.interface import Prepared, Transaction
 from wallaroo_spark.sinks.stores.files import gathered
-from wallaroo_spark.sinks.stores.staged_rows import StagedSink
+from wallaroo_spark.sinks.stores.staged_rows import StagedSink, check_newer
 
 T = TypeVar("T")
 
@@ -299,14 +299,7 @@ class TableSink(StagedSink, ABC, Generic[T]):
 
     def _begin(self, transaction: Transaction, newest: int) -> None:
         """Note a transaction beside the checkpoint, unless the table has its batch already."""
-        if newest >= transaction.batch:
-            raise SinkError(
-                f"{self._where} has batch {newest} already, and this is batch {transaction.batch}: the query's "
-                "checkpoint is older than the table; start the query with the newest checkpoint, or give it another "
-                "name= to write these rows again",
-                code="sink-batch-unknown",
-                batch=transaction.batch,
-            )
+        check_newer(self._where, newest, transaction.batch)
         self._stage.write(transaction, ())
 
     def _file(self, transaction: Transaction, number: int) -> str:
