@@ -78,17 +78,35 @@ def test_a_worker_and_a_gateway_are_checked_with_the_defaults_of_the_environment
         (("--worker", "a:1", "--gateway", "a:1"), "give one of"),
         (("--connector", "no-such-program-anywhere x"), "there is no program 'no-such-program-anywhere'"),
         (("--connector", " "), "there is no program ''"),
+        (("--connector", __file__), "that this user may run; give its path, and make the file executable"),
         (("--connector", "sh 'x"), "--connector sh 'x: No closing quotation"),
         (("--connector", sys.executable, "--check", "credit"), "did you mean credits?"),
         (("--worker", "nowhere"), "has no port"),
+        (("--worker", "a:1", "--timeout", "nan"), "nan is not a number up to 1,000,000,000"),
+        (("--worker", "a:1", "--timeout", "inf"), "inf is not a number up to 1,000,000,000"),
+        (("--connector", sys.executable, "--quiet", "1e12"), "1e12 is not a number up to 1,000,000,000"),
         (("--gateway", "a:1"), "--gateway needs --stream NAMESPACE/NAME"),
     ],
-    ids=["nothing", "two", "no-program", "empty", "quotes", "unknown-check", "no-port", "no-stream"],
+    ids=[
+        "nothing",
+        "two",
+        "no-program",
+        "empty",
+        "not-executable",
+        "quotes",
+        "unknown-check",
+        "no-port",
+        "not-a-number",
+        "without-end",
+        "too-long",
+        "no-stream",
+    ],
 )
 def test_wrong_arguments_are_refused(arguments: tuple[str, ...], problem: str) -> None:
     result = invoke(*arguments)
 
-    assert result.exit_code != 0
+    assert result.exit_code in (1, 2)
+    assert "defect" not in result.stderr
     assert problem in " ".join((result.stderr + str(result.exception or "")).split())
 
 

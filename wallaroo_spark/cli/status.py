@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from wallaroo_spark.cli.common import ReceiverOptions, RegistryOptions, exit_unless
 from wallaroo_spark.cli.durable.schema import AppOptions
-from wallaroo_spark.cli.verbs import Json, verb
+from wallaroo_spark.cli.verbs import Json, Number, verb
 
 if TYPE_CHECKING:
     from wallaroo_spark.observe.receiver import ReceiverStatus, StreamStatus
@@ -40,7 +40,7 @@ def status(
     app: str = "",
     application: str = "",
     watch: bool = False,
-    every: Annotated[float, click.FloatRange(min=0.1)] = 2.0,
+    every: Annotated[float, Number(min=0.1)] = 2.0,
     as_json: Json = False,
 ) -> None:
     """Show a receiver at a glance: the reason why it waits, its query and batch, rate and lag, each slot and connector,
@@ -169,8 +169,8 @@ def streams(
 def top(
     *,
     place: ReceiverOptions,
-    every: Annotated[float, click.FloatRange(min=0.1)] = 1.0,
-    window: Annotated[float, click.FloatRange(min=0.1)] = 5.0,
+    every: Annotated[float, Number(min=0.1)] = 1.0,
+    window: Annotated[float, Number(min=0.1)] = 5.0,
     rows: Annotated[int, click.IntRange(1, 1000)] = 10,
     once: bool = False,
     as_json: Json = False,

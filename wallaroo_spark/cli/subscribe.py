@@ -26,7 +26,7 @@ from wallaroo_spark.cli.common import (
     table_of,
 )
 from wallaroo_spark.cli.signals import run_until_sigterm
-from wallaroo_spark.cli.verbs import Json, verb
+from wallaroo_spark.cli.verbs import Json, Number, verb
 from wallaroo_spark.errors import RegistryError, printable
 from wallaroo_spark.json_text import load_json
 from wallaroo_spark.options import resolve_secret
@@ -168,8 +168,8 @@ def tap(
     instance: str = "",
     count: Annotated[int | None, click.IntRange(min=1)] = None,
     follow: bool = False,
-    wait: Annotated[float, click.FloatRange(min=0.1)] = 10.0,
-    rate: Annotated[float, click.FloatRange(0.1, 1000)] = 20.0,
+    wait: Annotated[float, Number(min=0.1)] = 10.0,
+    rate: Annotated[float, Number(0.1, 1000)] = 20.0,
     most: Annotated[int, "--bytes", click.IntRange(0, 65536)] = 200,
     payload: Annotated[str, click.Choice(["text", "hex", "json"])] = "text",
     tls: bool = False,

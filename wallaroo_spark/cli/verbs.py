@@ -34,6 +34,21 @@ from wallaroo_spark.settings import Kind, Row, rows
 Json = Annotated[bool, "--json"]
 """The flag for output that programs read."""
 
+MOST = 1e9
+"""The largest number of an option. A choice: thirty years; sleeps and sockets take nine times as many seconds."""
+
+
+class Number(click.FloatRange):
+    """A number of seconds, or a rate, within limits: no ``nan``, which is in every range of click, and no ``inf``."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number. Fails as click does for a text that is none."""
+        found: float = super().convert(value, param, ctx)
+        if not abs(found) <= MOST:
+            self.fail(f"{value} is not a number up to {MOST:,.0f}.", param, ctx)
+        return found
+
+
 _OPTION = re.compile(r"(--[\w-]+)(?: (\S+))?:(?: (.*))?")
 
 

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import click
 
 from wallaroo_spark.cli.common import exit_unless
-from wallaroo_spark.cli.verbs import Json, verb
+from wallaroo_spark.cli.verbs import Json, Number, verb
 from wallaroo_spark.errors import ConfigurationError, WallarooError, printable
 from wallaroo_spark.json_text import json_line, load_json
 from wallaroo_spark.texts import count
@@ -124,7 +124,7 @@ def publish(
     key: str | None = None,
     partition: Annotated[int | None, click.IntRange(0)] = None,
     durability: Annotated[str, click.Choice(["committed", "received"])] = "committed",
-    delay: Annotated[float | None, click.FloatRange(0)] = None,
+    delay: Annotated[float | None, Number(0)] = None,
     batch: Annotated[int, click.IntRange(1)] = 500,
     gateways: GatewayOptions,
     as_json: Json = False,

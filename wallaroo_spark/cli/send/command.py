@@ -26,7 +26,7 @@ from wallaroo_spark.cli.send.inputs import (
 )
 from wallaroo_spark.cli.send.view import SendView, make_view
 from wallaroo_spark.cli.signals import on_signals, status_of
-from wallaroo_spark.cli.verbs import Json, verb
+from wallaroo_spark.cli.verbs import Json, Number, verb
 from wallaroo_spark.connector import Connector
 from wallaroo_spark.errors import WallarooError
 
@@ -146,7 +146,7 @@ def send(
     names: Annotated[tuple[str, ...], InputName(), "FILE...|FOLDER|PATTERN|topic:NAME|-"],
     *,
     given: SendOptions,
-    drain_timeout: Annotated[float, click.FloatRange(min=0, min_open=True)] = 300.0,
+    drain_timeout: Annotated[float, Number(min=0, min_open=True)] = 300.0,
     every: float = 5.0,
     as_json: Json = False,
 ) -> None:

@@ -18,7 +18,7 @@ import click
 from wallaroo_spark.cli.common import listen_address, print_result
 from wallaroo_spark.cli.send.inputs import ConnectionOptions
 from wallaroo_spark.cli.signals import exit_after_interrupt, on_signals, run_until_sigterm
-from wallaroo_spark.cli.verbs import Json, verb
+from wallaroo_spark.cli.verbs import Json, Number, verb
 from wallaroo_spark.connector import Connector
 from wallaroo_spark.connector.settings import QUIC
 from wallaroo_spark.errors import WallarooError, one_line
@@ -51,8 +51,8 @@ class FaultOptions:
         --seed: The same seed causes the same faults at the same bytes.
     """
 
-    delay: Annotated[float, click.FloatRange(0, 60)] = 0.0
-    stutter: Annotated[float, click.FloatRange(0, 3600)] = 0.0
+    delay: Annotated[float, Number(0, 60)] = 0.0
+    stutter: Annotated[float, Number(0, 3600)] = 0.0
     stutter_bytes: Annotated[int, click.IntRange(1)] = STUTTER_BYTES
     cut: Annotated[int, click.IntRange(0)] = 0
     split: Annotated[int, click.IntRange(0)] = 0
@@ -236,12 +236,12 @@ def replay(
     files: Annotated[tuple[Path, ...], click.Path(exists=True, dir_okay=False, path_type=Path), "FILE..."],
     *,
     to: str,
-    pace: Annotated[float | None, click.FloatRange(min=0, min_open=True)] = None,
+    pace: Annotated[float | None, Number(min=0, min_open=True)] = None,
     instance: str = "",
     connection: Annotated[int | None, click.IntRange(1)] = None,
     protocol_version: str = "",
     given: ConnectionOptions,
-    drain_timeout: Annotated[float, click.FloatRange(min=0, min_open=True)] = 300.0,
+    drain_timeout: Annotated[float, Number(min=0, min_open=True)] = 300.0,
     as_json: Json = False,
 ) -> None:
     """Send the messages of a capture again. Of a rotated capture give all files, the oldest first.

@@ -16,7 +16,7 @@ import click
 
 from wallaroo_spark.cli.common import TERMINATED, exit_unless
 from wallaroo_spark.cli.signals import Signals
-from wallaroo_spark.cli.verbs import Json, row_of, verb
+from wallaroo_spark.cli.verbs import Json, Number, row_of, verb
 from wallaroo_spark.conformance import connectors, workers
 from wallaroo_spark.conformance.checks import Check, CheckOutcome, CheckPlan, CheckResult
 from wallaroo_spark.conformance.connector_runs import CheckedConnector
@@ -75,8 +75,8 @@ def conformance(
     stream: str = "",
     token: str = "",
     tls: TlsOptions,
-    timeout: Annotated[float, click.FloatRange(min=0, min_open=True)] = 30.0,
-    quiet: Annotated[float, click.FloatRange(min=0, min_open=True)] = 0.5,
+    timeout: Annotated[float, Number(min=0, min_open=True)] = 30.0,
+    quiet: Annotated[float, Number(min=0, min_open=True)] = 0.5,
     as_json: Json = False,
 ) -> None:
     """Check that a connector, a worker or a gateway does as the pages of the protocol say.
@@ -165,7 +165,10 @@ def _of_connector(
     except ValueError as error:
         raise click.UsageError(f"--connector {command}: {error}") from None
     if not parts or shutil.which(parts[0]) is None:
-        raise click.UsageError(f"--connector {command}: there is no program {parts[0] if parts else ''!r}")
+        raise click.UsageError(
+            f"--connector {command}: there is no program {parts[0] if parts else ''!r} that this user may run; give "
+            "its path, and make the file executable"
+        )
     setting = CheckedConnector(parts, cookie or "conformance", version, timeout, quiet)
     return connectors.plan(setting, _chosen(connectors.CHECKS, checks))
 
