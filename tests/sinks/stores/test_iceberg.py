@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -33,7 +35,8 @@ def lake(tmp_path: Path) -> Lake:
 @pytest.fixture
 def make(tmp_path: Path, lake: Lake) -> Make:
     settings = {"checkpoint": str(tmp_path / "checkpoint"), "name": "orders", "catalog": "lake"}
-    return lambda **more: IcebergSink("shop.orders", properties=lake.properties, **{**settings, **more})
+    given: dict[str, Any] = {"properties": lake.properties, **settings}
+    return lambda **more: IcebergSink("shop.orders", **{**given, **more})
 
 
 @pytest.fixture
@@ -206,6 +209,29 @@ def test_a_table_that_is_made_again_or_divided_otherwise_between_vote_and_commit
     with pytest.raises(SinkError, match=r"cannot be committed, because shop.orders was dropped and made again"):
         store.make().commit(1, prepared)
     assert store.seen() == []
+
+
+def test_a_table_of_a_newer_format_is_refused_before_the_vote(make: Make, lake: Lake) -> None:
+    # pyiceberg reads tables of version 3, makes none, and fails when it commits to one.
+    lake.create(pa.schema([("value", pa.string())]))
+    file = Path(lake.table().metadata_location.removeprefix("file://"))
+    file.write_text(json.dumps({**json.loads(file.read_text()), "format-version": 3, "next-row-id": 0}))
+
+    assert "has version 3 of Iceberg's format" in refuses(make(), {"value": ["a"]})
+
+
+def test_a_catalog_that_cannot_be_used_is_an_error_of_the_sink_and_the_batch_comes_when_it_can(
+    make: Make, store: Store, lake: Lake
+) -> None:
+    prepared = store.prepare(0, ["a"])
+    with sqlite3.connect(lake.properties["uri"].removeprefix("sqlite:///"), isolation_level=None) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(SinkError, match=r"in the catalog lake: .*database is locked"):
+            make(properties={**lake.properties, "uri": lake.properties["uri"] + "?timeout=0.1"}).commit(0, prepared)
+        other.execute("ROLLBACK")
+    make().commit(0, prepared)
+
+    assert store.seen() == ["a"]
 
 
 def test_a_column_of_the_table_that_the_sink_does_not_write_is_named(make: Make, lake: Lake) -> None:

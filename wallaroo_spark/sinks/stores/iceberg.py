@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 from pyarrow import parquet
 from pyiceberg.catalog import load_catalog
-from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, RESTError
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.io import load_file_io
 from pyiceberg.io.pyarrow import (
     MetricModeTypes,
@@ -35,7 +35,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 
-from wallaroo_spark.errors import SinkError
+from wallaroo_spark.errors import SinkError, WallarooError
 from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.settings import function_takes_settings, takes_settings
 from wallaroo_spark.sidecar.syncing import sync
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 _MOST_TRIES = 10
 """The most tries of a commit that other writers come before. A choice."""
 _RETRIES = "commit.retry.num-retries"
+_NEWEST_FORMAT = 2
+"""The newest version of a table's format for which ``pyiceberg`` writes manifests; for another one a commit fails."""
 
 
 class _TableNow(NamedTuple):
@@ -126,7 +128,7 @@ class IcebergSink(TableSink["Table"]):
             files = [self._described(table, one, file) for one in given for file in one.detail["files"]]
             # The package's own retry would not look again whether another driver has added the batch.
             table.metadata.properties[_RETRIES] = "0"
-            with self._explained(f"commit batch {batch}"):
+            with self._in_catalog(f"commit batch {batch}"):
                 try:
                     with table.transaction() as changes:
                         changes.set_properties({self._property: str(batch)})
@@ -173,6 +175,13 @@ class IcebergSink(TableSink["Table"]):
 
     def _read(self) -> _TableNow:
         table = self._table()
+        if table.metadata.format_version > _NEWEST_FORMAT:
+            raise SinkError(
+                f"{self._where} has version {table.metadata.format_version} of Iceberg's format, and pyiceberg writes "
+                f"versions up to {_NEWEST_FORMAT}; write to a table of such a version, or with Iceberg's own writer",
+                code="sink-target",
+                table=self._identifier,
+            )
         stored = schema_to_pyarrow(table.schema())
         schema = plain_schema(stored, self._where, of_table=True)
         fields = table.spec().fields
@@ -199,7 +208,7 @@ class IcebergSink(TableSink["Table"]):
         given = {name: str(value) for name, value in self._properties.items()}
         # Not file:PATH, because file: begins the URI of a warehouse.
         properties = {name: resolve_secret(text) if text.startswith("env:") else text for name, text in given.items()}
-        with self._explained("ask the catalog"):
+        with self._in_catalog("find the table"):
             try:
                 return load_catalog(self._catalog, **properties).load_table(self._identifier)
             except NoSuchTableError:
@@ -222,8 +231,22 @@ class IcebergSink(TableSink["Table"]):
         return f"sink {self.name}: table {self._identifier}"
 
     def _explained(self, action: str) -> AbstractContextManager[None]:
-        errors = (OSError, pa.ArrowException, RESTError, CommitFailedException, ValueError)
-        return explained(self.name, action, self._identifier, *errors)
+        return explained(self.name, action, self._identifier, OSError, pa.ArrowException, ValueError)
+
+    @contextmanager
+    def _in_catalog(self, action: str) -> Iterator[None]:
+        """Raise any error as :class:`SinkError`, because the client of each catalog has errors of its own."""
+        try:
+            yield
+        except WallarooError:
+            raise
+        except Exception as error:
+            raise SinkError(
+                f"{self._where}: could not {action} in the catalog {self._catalog}: {error}; check its properties, "
+                "that it runs, and that driver and executors reach it and may write there",
+                code="sink-write-failed",
+                table=self._identifier,
+            ) from error
 
 
 def _path(location: str, file: str) -> str:
