@@ -23,6 +23,8 @@ KEEP = 100
 """Finished batches whose decisions are kept: as many as batches that Spark keeps in its logs by default."""
 
 FOLDER = "sinks"
+ROWS = "stages"
+"""The folder of staged rows, and of the identity by which a store knows the batches of a checkpoint."""
 OF_QUERY = "query"
 """The name of the file that contains the id of the log's query."""
 _TRY = re.compile(r"(0|[1-9][0-9]*)\.(?:(0|[1-9][0-9]*)\.json|finished)")
@@ -83,6 +85,7 @@ class DecisionLog:
 
     def __init__(self, location: str, name: str, keep: int = KEEP, *, spark: Any = None) -> None:
         self._folder = SidecarFolder(location, FOLDER, name, spark=spark)
+        self._rows = SidecarFolder(location, ROWS, name, spark=spark)
         self._keep = max(1, keep)
         self._batches: dict[int, LoggedBatch] = {}
         self._committed: dict[int, tuple[Prepared, ...]] = {}
@@ -107,8 +110,8 @@ class DecisionLog:
             if owner != query:
                 raise SinkError(
                     f"{self.identity} is the log of query {owner}, and the checkpoint is of query {query}: the "
-                    "checkpoint was created again and the log was not deleted; delete that folder, and all batches are "
-                    "delivered from the first",
+                    "checkpoint was created again and the log was not deleted; delete that folder, and that of the "
+                    f"sink's rows, {self._rows.identity}, and all batches are delivered from the first",
                     code="checkpoint-of-other-query",
                     query=query,
                     found=owner,

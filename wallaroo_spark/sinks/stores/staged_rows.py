@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 from wallaroo_spark.errors import SinkError
 from wallaroo_spark.sidecar.folder import SidecarFolder
 from wallaroo_spark.sidecar.task_access import write_arrow
+from wallaroo_spark.sinks.decision_log import ROWS
 from wallaroo_spark.sinks.interface import Prepared, Transaction
 from wallaroo_spark.storage.locations import Location, for_tasks, session
 
-FOLDER = "stages"
 _FILE = re.compile(r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.([0-9a-z]{1,32})\.arrow")
 
 
@@ -51,7 +51,7 @@ class StagedRows:
 
     @cached_property
     def _folder(self) -> SidecarFolder:
-        return SidecarFolder(self.checkpoint, FOLDER, self._sink, spark=session())
+        return SidecarFolder(self.checkpoint, ROWS, self._sink, spark=session())
 
     def identity(self) -> str:
         """Return a random text that identifies this sink of this checkpoint. It is deleted with the checkpoint.
