@@ -204,6 +204,22 @@ def test_messages_that_retention_has_deleted_are_refused_or_skipped(
     assert kept == large[-len(kept) :]
 
 
+def test_latest_keeps_its_beginning_when_a_worker_is_lost_before_the_first_commit(
+    stream: Queue, worker: FakeWorker, tmp_path: Path
+) -> None:
+    bridging = Bridging(worker, tmp_path, *stream.source("--begin", "latest"))
+    with bridging.running():
+        eventually(lambda: (stream.publish(b"begun"), worker.status()["memory_used"])[1], pause=0.3)
+        stream.publish(*numbers(0, 10))
+        worker.read(11)
+        worker.crash()
+        stream.publish(*numbers(10, 11))
+        with worker.committing():
+            eventually(lambda: bridging.values()[-1:] == numbers(10, 11), bridging.output)
+
+    assert bridging.values()[-11:] == numbers(0, 11)
+
+
 def test_each_of_the_two_bridges_refuses_the_queues_of_the_other(
     server: RabbitServer, stream: Queue, worker: FakeWorker, tmp_path: Path
 ) -> None:

@@ -143,6 +143,21 @@ class SourceLog:
         return ReplayError(f"{self.title} {problem}", code="source-changed", reference=after)
 
 
+class LogStream(BridgedStream):
+    """A stream of a log. While nothing of it is committed, it is read again from where it began: the log may have
+    another beginning and another end then."""
+
+    _began: int | None = None
+    """The reference in front of the first reading of which nothing was committed before."""
+
+    def start(self, log: SourceLog, after: int | None, *, begin: str, lost: str) -> int:
+        """The position to read at, as :meth:`SourceLog.start`."""
+        first = log.start(self._began if after is None else after, begin=begin, lost=lost)
+        if after is None and self._began is None:
+            self._began = log.reference(first) - (1 << MARK_BITS)
+        return first
+
+
 def position_of(reference: int) -> int:
     """The position of a reference."""
     return reference >> MARK_BITS

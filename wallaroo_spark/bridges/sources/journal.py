@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from wallaroo_spark.bridges.bridge import LogBridge, Promise, SourceLog
+from wallaroo_spark.bridges.bridge import LogBridge, LogStream, Promise, SourceLog
 from wallaroo_spark.bridges.streams import BridgedStream
 from wallaroo_spark.connector import Record
 from wallaroo_spark.connector.sources.files import LONGEST_RECORD
@@ -55,7 +55,7 @@ class JournalBridge(LogBridge):
         yield [EntriesStream(self)]
 
 
-class EntriesStream(BridgedStream):
+class EntriesStream(LogStream):
     """The entries of a journal."""
 
     def __init__(self, settings: JournalBridge) -> None:
@@ -66,7 +66,7 @@ class EntriesStream(BridgedStream):
         """The entries behind a sequence number."""
         settings = self._settings
         log = await self._log()
-        first = log.start(after, begin=settings.begin, lost=settings.lost)
+        first = self.start(log, after, begin=settings.begin, lost=settings.lost)
         yield []
         place = f"--cursor=s={log.identity.decode()};i={first:x}"
         async with self._lines("--follow", "--no-tail", place, *settings.matches) as lines:

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from wallaroo_spark.bridges.bridge import LogBridge, Promise, SourceLog
+from wallaroo_spark.bridges.bridge import LogBridge, LogStream, Promise, SourceLog
 from wallaroo_spark.bridges.streams import BridgedStream, until_reached
 from wallaroo_spark.connector import Record
 from wallaroo_spark.errors import ConfigurationError
@@ -97,7 +97,7 @@ class NatsBridge(LogBridge):
             raise ConnectionError(str(failed[0] if failed else error) or repr(failed[0])) from error
 
 
-class MessageStream(BridgedStream):
+class MessageStream(LogStream):
     """The messages of a stream."""
 
     def __init__(self, settings: NatsBridge) -> None:
@@ -118,7 +118,7 @@ class MessageStream(BridgedStream):
         async with await settings.connected() as connection:
             server = connection.jetstream(timeout=ANSWER_SECONDS)
             log = await self._log(server)
-            first = log.start(after, begin=settings.begin, lost=settings.lost)
+            first = self.start(log, after, begin=settings.begin, lost=settings.lost)
             subscription = await server.pull_subscribe(
                 settings.subject, stream=settings.stream, config=_consumer(first)
             )
