@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -135,6 +136,40 @@ def test_messages_that_are_deleted_are_refused_or_skipped(stream: Stream, worker
         with skipping.running():
             skipping.wait(15)
     assert bridging.values() == [*numbers(0, 10), *numbers(15, 20)]
+
+
+@pytest.mark.parametrize("kept", [10, 0])
+def test_messages_that_are_deleted_while_the_receiver_is_slow_are_an_error(
+    stream: Stream, tmp_path: Path, kept: int
+) -> None:
+    with FakeWorker(memory_budget=1 << 20) as worker:
+        bridging = Bridging(worker, tmp_path, *stream.source())
+        with bridging.running() as process:
+            stream.publish(*numbers(0, 10))
+            worker.commit(10)
+            stream.publish(*[bytes(1000)] * 5000)
+            stream.do(lambda js: js.purge_stream(stream.name, keep=kept))
+            with worker.committing():
+                assert process.wait(SECONDS) == 1
+
+    assert f"the JetStream stream '{stream.name}' begins at position {5011 - kept}, and is committed up to" in (
+        bridging.output
+    )
+
+
+def test_messages_of_other_subjects_may_be_deleted(stream: Stream, worker: FakeWorker, tmp_path: Path) -> None:
+    bridging = Bridging(worker, tmp_path, *stream.source("--subject", f"{stream.name}.b"))
+    stream.publish(b"1", subject="b")
+    with bridging.running(), worker.committing():
+        bridging.wait(1)
+        for number in range(2, 5):
+            stream.publish(*numbers(0, 100))
+            # Longer than the bridge's requests: it has seen that none of them is for it.
+            time.sleep(1)
+            stream.do(lambda js: js.purge_stream(stream.name))
+            stream.publish(b"%d" % number, subject="b")
+            bridging.wait(number)
+    assert bridging.values() == numbers(1, 5)
 
 
 def test_a_stream_whose_messages_go_when_others_acknowledge_them_is_refused(

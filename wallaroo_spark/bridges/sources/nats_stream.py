@@ -122,7 +122,7 @@ class MessageStream(LogStream):
             subscription = await server.pull_subscribe(
                 settings.subject, stream=settings.stream, config=_consumer(first)
             )
-            delivered = 0
+            delivered, end = 0, log.end
             yield []
             while True:
                 try:
@@ -130,15 +130,29 @@ class MessageStream(LogStream):
                 except TimeoutError:
                     found = []
                 # Behind the reading: what was read then belongs to this stream, and to no later one of its name.
-                if (await self._log(server)).identity != log.identity:
+                now = await self._log(server)
+                if now.identity != log.identity:
                     raise log.made_again(after)
-                if not found:
-                    await subscription.consumer_info()
                 for one in found:
                     delivered += 1
                     if one.metadata.sequence.consumer != delivered:
                         raise ConnectionError(f"the consumer's message {delivered} has not arrived")
+                    if one.metadata.sequence.stream > first:
+                        self._check_deleted(now, first)
+                    first = one.metadata.sequence.stream + 1
+                if not found:
+                    first = self._check_deleted(now, first)
+                    consumer = await subscription.consumer_info()
+                    if consumer.delivered and (consumer.num_pending, consumer.delivered.consumer_seq) == (0, delivered):
+                        # What was there before the reading is read, or of other subjects.
+                        first = max(first, end)
+                end = now.end
                 yield [_record(log, one) for one in found]
+
+    def _check_deleted(self, now: SourceLog, first: int) -> int:
+        """The first position from one on that is still there. Raises :class:`ReplayError` when what was not read yet is
+        deleted: the stream does so while the receiver takes nothing."""
+        return now.start(now.reference(first - 1), begin=self._settings.begin, lost=self._settings.lost)
 
     async def _log(self, server: JetStreamContext) -> SourceLog:
         stream = await server.stream_info(self.name)
