@@ -32,9 +32,10 @@ def settings_page() -> str:
     return HEAD + "".join(f"\n## {title}\n\n{settings_table(table)}" for title, table in TABLES)
 
 
-def settings_table(table: type) -> str:
-    """The rows of one table as a table of Markdown."""
-    lines = "".join(f"{_line(row)}\n" for row in rows(table))
+def settings_table(table: type, beside: type | None = None) -> str:
+    """The rows of one table as a table of Markdown; with ``beside`` only those that are not in that table."""
+    known = {_line(row) for row in rows(beside)} if beside else ()
+    lines = "".join(f"{line}\n" for line in map(_line, rows(table)) if line not in known)
     return f"| setting | type | default | meaning |\n|---|---|---|---|\n{lines}"
 
 

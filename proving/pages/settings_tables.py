@@ -39,13 +39,16 @@ TABLES: dict[str, dict[str, Any]] = {
 }
 """The tables of each page, by the name of the function or class that takes the settings."""
 
+BESIDE = {"TopicSource": SubscriptionSettings}
+"""Tables of which a page has only the rows that are not in this one, which is above it on the page."""
+
 
 def with_tables(page: str, text: str) -> str:
     """The text of a page with new tables from the code. Raises ValueError unless the page has one place for each."""
     for name, table in TABLES[page].items():
         begin, end = f"<!-- settings of {name} -->\n", "<!-- end of settings -->\n"
         place = re.compile(re.escape(begin) + "(?:\\|.*\n|\n)*" + re.escape(end))
-        new = f"{begin}\n{settings_table(table)}\n{end}"
+        new = f"{begin}\n{settings_table(table, BESIDE.get(name))}\n{end}"
         places = len(place.findall(text))
         if places != 1:
             raise ValueError(f"{page} has {places} places for the settings of {name}; write {begin!r} and {end!r} once")
