@@ -409,12 +409,11 @@ def test_the_page_on_producers_lists_all_codes() -> None:
 
 
 def test_the_page_on_testing(spark: SparkSession, tmp_path: Path) -> None:
-    places = {"/tmp/local-receiver": str(tmp_path / "first"), "/tmp/test-application": str(tmp_path / "application")}
-    page = Reader("docs/testing.md", places, spark=spark)
-    for _ in range(8):
+    page = Reader("docs/testing.md", {"/tmp/test-application": str(tmp_path / "application")}, spark=spark)
+    for _ in range(6):
         page.run()
     page.finish()
 
     assert page["pytest_plugins"] == ["wallaroo_spark.testing.plugin"]
-    with LocalReceiver(spark, tmp_path / "second") as receiver:
+    with LocalReceiver(spark, tmp_path / "receiver") as receiver:
         page["test_a_line_is_a_row"](receiver)

@@ -56,7 +56,7 @@ class ApplicationSettings:
     """The most events of one batch."""
     state_partitions: int | None = setting(None, Kind.COUNT, minimum=1, maximum=10_000)
     """Number of tasks that share the keys of a batch. It is fixed by the first batch of the folder. Without it: the
-    number of that batch, and at first the number of task slots beside the gateways."""
+    number of that batch, and at first the number of task slots beside the gateways, 64 at most."""
     keep: int = setting(KEEP, Kind.COUNT, minimum=2)
     """Number of the newest batches whose files are kept for gateways that lag behind."""
     move_seconds: float = setting(5.0, Kind.SECONDS, minimum=0)
