@@ -98,6 +98,24 @@ def test_records_are_sent_once_although_the_bridge_is_killed(topic: Topic, worke
         group.close()
 
 
+def test_latest_keeps_its_beginning_when_a_worker_is_lost_before_the_first_commit(
+    topic: Topic, worker: FakeWorker, tmp_path: Path
+) -> None:
+    topic.produce(b"former")
+    bridging = Bridging(worker, tmp_path, *topic.source("--begin", "latest"))
+    with bridging.running():
+        eventually(lambda: (topic.produce(b"begun"), worker.status()["memory_used"])[1], pause=0.3)
+        topic.produce(*numbers(0, 10))
+        worker.read(11)
+        worker.crash()
+        topic.produce(*numbers(10, 11))
+        with worker.committing():
+            eventually(lambda: bridging.values()[-1:] == numbers(10, 11), bridging.output)
+
+    assert b"former" not in bridging.values()
+    assert bridging.values()[-11:] == numbers(0, 11)
+
+
 def test_a_topic_that_is_made_again_is_refused(topic: Topic, worker: FakeWorker, tmp_path: Path) -> None:
     bridging = Bridging(worker, tmp_path, *topic.source())
     topic.produce(b"a", b"b")

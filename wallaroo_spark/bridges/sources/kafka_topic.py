@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wallaroo_spark.bridges.bridge import LogBridge, Promise, SourceLog, position_of
+from wallaroo_spark.bridges.bridge import LogBridge, LogStream, Promise, SourceLog, position_of
 from wallaroo_spark.bridges.streams import BridgedStream, nanoseconds, until_reached
 from wallaroo_spark.connector import Record
 from wallaroo_spark.errors import ConfigurationError
@@ -164,7 +164,7 @@ class KafkaBridge(LogBridge):
             ) from error
 
 
-class PartitionStream(BridgedStream):
+class PartitionStream(LogStream):
     """The records of a partition."""
 
     def __init__(self, settings: KafkaBridge, partition: int, begin: str) -> None:
@@ -188,7 +188,7 @@ class PartitionStream(BridgedStream):
         consumer = self._settings.consumer(error_cb=failed.append)
         try:
             log = await self._log(consumer)
-            consumer.assign([self._place(log.start(after, begin=self._begin, lost=self._settings.lost))])
+            consumer.assign([self._place(self.start(log, after, begin=self._begin, lost=self._settings.lost))])
             yield []
             while True:
                 found = consumer.consume(GROUP_RECORDS, 0)
