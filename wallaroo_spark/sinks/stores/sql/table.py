@@ -207,7 +207,10 @@ class SqlTable:
         for piece in pieces:
             check_columns(piece.schema, self._table, columns, misfit)
             names = piece.schema.names
-            lists = [values(column, known[name]) for name, column in zip(names, piece.columns, strict=True)]
+            lists = [
+                values(column, known[name], connection.dialect.name)
+                for name, column in zip(names, piece.columns, strict=True)
+            ]
             into = sa.table(
                 self._name, *(sa.column(name, bind_type(known[name])) for name in names), schema=self._schema
             )

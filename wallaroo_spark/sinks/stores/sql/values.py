@@ -62,7 +62,7 @@ def bind_type(column: ReflectedColumn) -> sa.types.TypeEngine[Any]:
     return next((of() for of in (sa.Date, sa.Time) if isinstance(target, of)), sa.types.NullType())
 
 
-def values(rows: pa.Array, column: ReflectedColumn) -> list[Any]:
+def values(rows: pa.Array, column: ReflectedColumn, dialect: str) -> list[Any]:
     """The values of a column's rows. Raises :class:`SinkError` for one that the database would change."""
     target = column["type"]
     try:
@@ -73,6 +73,8 @@ def values(rows: pa.Array, column: ReflectedColumn) -> list[Any]:
         elif isinstance(target, sa.DateTime) or is_.is_time(rows.type):
             rows, moments = _moments(rows, target)
             problem = problem or _fraction_problem(moments, target)
+        elif dialect == "sqlite" and is_.is_floating(rows.type) and pc.any(pc.is_nan(rows)).as_py():
+            problem = problem or "is not a number in a row, which SQLite keeps as null"
         elif isinstance(target, sa.BINARY) and pc.any(pc.less(pc.binary_length(rows), target.length or 0)).as_py():
             problem = problem or f"has bytes that are shorter than {target.length}, which the database fills up"
         if not problem:
@@ -94,6 +96,16 @@ def _text_problem(rows: pa.Array, target: sa.types.TypeEngine[Any]) -> str:
         # A text of digits would be taken for the number of a member.
         strange = sorted(set(pc.unique(rows).to_pylist()) - {None, *target.enums})
         return f"has the text {strange[0][:60]!r}, which is none of {', '.join(target.enums)}" if strange else ""
+    if isinstance(target, mysql.SET):
+        # A text of digits would be taken for the bits of members.
+        texts = set(pc.unique(rows).to_pylist()) - {None}
+        strange = sorted(
+            text for text in texts if text != ",".join(name for name in target.values if name in text.split(","))
+        )
+        allowed = f"which is not {','.join(target.values)} or a part of that in its order"
+        return f"has the text {strange[0][:60]!r}, {allowed}" if strange else ""
+    if isinstance(target, mysql.CHAR) and pc.any(pc.ends_with(rows, " ")).as_py():
+        return "has a text with blanks at its end, which the database leaves out of a CHAR"
     longest = _TEXT_BYTES.get(type(target))
     size = pc.utf8_length(rows) if longest is None else pc.binary_length(rows)
     longest = longest or getattr(target, "length", None)
