@@ -33,7 +33,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from proving.servers.maven import fetched, java
+from proving.servers.packages.maven import fetched, java
 
 HERE = Path(__file__).parent
 FOLDER = HERE.parents[1] / "build" / "producers"

@@ -14,7 +14,7 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from py4j.protocol import Py4JJavaError
 
 from proving.servers.guard import ServerFailed
-from proving.servers.maven import fetched, hadoop_version, jars_of_spark, java
+from proving.servers.packages.maven import fetched, hadoop_version, jars_of_spark, java
 
 _BESIDE = (
     ("org.junit.jupiter", "junit-jupiter-api", "5.13.4", True),

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from proving.servers.guard import START_SECONDS, Guarded, GuardedServer
-from proving.servers.maven import fetched, java
+from proving.servers.packages.maven import fetched, java
 from wallaroo_spark.registry.embedded import lasting_port
 
 VERSION = "4.1.0"

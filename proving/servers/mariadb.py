@@ -8,8 +8,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from proving.servers.debian import environment, unpacked
 from proving.servers.guard import START_SECONDS, Guarded, GuardedServer, ServerFailed
+from proving.servers.packages.debian import environment, unpacked
 from wallaroo_spark.registry.embedded import lasting_port
 
 SERVER, CLIENT = "usr/sbin/mariadbd", "usr/bin/mariadb"

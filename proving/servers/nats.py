@@ -9,8 +9,8 @@ import shutil
 import socket
 from pathlib import Path
 
-from proving.servers.debian import unpacked
 from proving.servers.guard import Guarded, GuardedServer
+from proving.servers.packages.debian import unpacked
 from wallaroo_spark.registry.embedded import lasting_port
 
 PROGRAM = "usr/sbin/nats-server"

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from proving.servers.debian import unpacked
 from proving.servers.guard import Guarded, GuardedServer
+from proving.servers.packages.debian import unpacked
 from wallaroo_spark.registry.embedded import lasting_port
 
 ASK_SECONDS = 30.0

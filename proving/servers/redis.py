@@ -8,8 +8,8 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from proving.servers.debian import environment, unpacked
 from proving.servers.guard import Guarded, GuardedServer
+from proving.servers.packages.debian import environment, unpacked
 from wallaroo_spark.registry.embedded import lasting_port
 
 PROGRAM = "usr/bin/redis-check-rdb"

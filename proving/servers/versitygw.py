@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from proving.servers.guard import Guarded, GuardedServer
-from proving.servers.maven import ROOT
+from proving.servers.packages.maven import ROOT
 from wallaroo_spark.registry.embedded import lasting_port
 
 MODULE, VERSION = "github.com/versity/versitygw/cmd/versitygw", "v1.8.0"

@@ -25,7 +25,7 @@ from proving.chaos.judge import Verdict, judge, read_sink, sink_log
 from proving.processes import exit_on_sigterm, processes_with
 from proving.reporting import Steps
 from proving.servers.hadoop import HadoopCluster
-from proving.servers.maven import jars_of_spark
+from proving.servers.packages.maven import jars_of_spark
 from wallaroo_spark.registry import EmbeddedRedis
 from wallaroo_spark.registry.embedded import lasting_port
 

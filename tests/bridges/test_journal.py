@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from proving.servers.debian import environment, unpacked
+from proving.servers.packages.debian import environment, unpacked
 from tests.bridges.support import Bridging, refused
 from tests.waiting import SECONDS
 from wallaroo_spark.bridges.bridge import position_of

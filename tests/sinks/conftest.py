@@ -7,9 +7,9 @@ from typing import Protocol, TypeVar
 
 import pytest
 
-from proving.servers.debian import PackageUnfetched
 from proving.servers.kafka import KafkaServer
 from proving.servers.mariadb import MariaServer
+from proving.servers.packages.debian import PackageUnfetched
 from proving.servers.postgres import PostgresServer
 from wallaroo_spark.registry.embedded import EmbeddedRedis
 

@@ -14,7 +14,7 @@ import pytest
 
 from proving.servers.guard import Guarded
 from proving.servers.hadoop import LIGHT, cluster_jars
-from proving.servers.maven import fetched, hadoop_version, jars_of_spark, java
+from proving.servers.packages.maven import fetched, hadoop_version, jars_of_spark, java
 from wallaroo_spark.registry.embedded import lasting_port
 
 _CLUSTER = "org.apache.hadoop.test.MiniDFSClusterManager"

@@ -24,7 +24,7 @@ from proving.bench.stage import ROOT, SETTINGS, SLOTS, Context, Installation, no
 from proving.bench.usage import below, processes
 from proving.processes import end
 from proving.servers.kafka import KafkaServer
-from proving.servers.maven import fetched
+from proving.servers.packages.maven import fetched
 
 STEADY = {100: 200_000.0, 1024: 50_000.0}
 """Messages a second that both chains take on two cores."""

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from proving.producers import FOLDER, built_from
-from proving.servers.maven import fetched, java
+from proving.servers.packages.maven import fetched, java
 
 HERE = Path(__file__).parent
 BUILDER = "go.opentelemetry.io/collector/cmd/builder@v0.165.0"

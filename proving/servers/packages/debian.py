@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Collection
 from pathlib import Path
 
-from proving.servers.maven import ROOT
+from proving.servers.packages.maven import ROOT
 
 FETCH_SECONDS = 240
 _DEPENDS = [
