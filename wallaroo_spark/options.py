@@ -99,7 +99,7 @@ class Options:
     otlp_port: int | None = setting(None, Kind.COUNT, minimum=0, maximum=65_535)
     """Slot p accepts OpenTelemetry's logs, metrics and traces over gRPC on otlp.port + p; 0 lets the system choose.
     Without it there is no OTLP door; /v1/logs, /v1/metrics and /v1/traces of the HTTP door take them over HTTP. Needs
-    a cookie, as a bearer token, unless the workers listen on a loopback address."""
+    a cookie or door.tokens, as a bearer token, unless the workers listen on a loopback address."""
     otlp_dedupe: float = setting(0.0, Kind.SECONDS, minimum=0)
     """How long an equal body of the same service counts as a repeat of an OTLP request that was answered. A body that
     was not answered is recognised in any case. 0: not at all."""
