@@ -170,6 +170,26 @@ def sent_and_stopped(database: Database, worker: FakeWorker, tmp_path: Path) -> 
     return bridging
 
 
+def test_a_publication_that_lacks_a_table_is_refused(database: Database, worker: FakeWorker, tmp_path: Path) -> None:
+    sent_and_stopped(database, worker, tmp_path)
+    database.run(f"CREATE SCHEMA {database.name}")
+    database.run(f'CREATE TABLE {database.name}."Items" (id bigint PRIMARY KEY)')
+    command = list(database.changes())
+    command[command.index("--tables") + 1] += f",{database.name}.Items"
+    bridging = Bridging(worker, tmp_path, *command)
+
+    said = refused(bridging)
+    assert f"publication '{database.name}' is there and lacks the table \"{database.name}\".\"Items\"" in said
+    assert "[source-setup]" in said
+
+    database.run(f'ALTER PUBLICATION {database.name} ADD TABLE {database.name}."Items"')
+    with bridging.running(), worker.committing():
+        begun(bridging, database)
+        database.run(f'INSERT INTO {database.name}."Items" VALUES (1)')
+        bridging.wait(4)
+    database.run(f"DROP SCHEMA {database.name} CASCADE")
+
+
 def test_a_slot_that_is_gone_is_an_error_because_changes_are_lost(
     database: Database, worker: FakeWorker, tmp_path: Path
 ) -> None:

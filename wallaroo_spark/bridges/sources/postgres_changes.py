@@ -31,6 +31,15 @@ _END = """
 SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END) - '0/0'::pg_lsn
 """
 
+_PUBLISHED = """
+SELECT 1 FROM pg_publication p WHERE pubname = %s AND (
+  puballtables
+  OR EXISTS (SELECT 1 FROM pg_publication_rel WHERE prpubid = p.oid AND prrelid = to_regclass(%s))
+  OR EXISTS (SELECT 1 FROM pg_publication_tables t WHERE t.pubname = p.pubname
+             AND format('%%I.%%I', schemaname, tablename)::regclass = to_regclass(%s))
+)
+"""
+
 
 @dataclass(eq=False, kw_only=True)
 class PostgresBridge(Bridge):
@@ -51,7 +60,8 @@ class PostgresBridge(Bridge):
     dsn: str = field(kw_only=False, metadata=row(Kind.TEXT, secret=True), repr=False)
     """The server."""
     tables: str = setting("", Kind.NAMES)
-    """Tables of the publication, if the bridge makes it; empty: all tables of the database."""
+    """Tables of the publication, if the bridge makes it; one that is there must have them. Empty: all tables of the
+    database."""
     slot: str = setting("wallaroo", Kind.NAME)
     """The replication slot, also the name of the stream."""
     publication: str = setting("wallaroo", Kind.NAME)
@@ -141,11 +151,19 @@ class ChangesStream(BridgedStream):
                     code="source-setup",
                 )
             try:
+                names = [sql.Identifier(*one.strip().split(".")) for one in settings.tables.split(",") if one]
                 if not await one("SELECT 1 FROM pg_publication WHERE pubname = %s", settings.publication):
-                    names = [sql.Identifier(*one.strip().split(".")) for one in settings.tables.split(",") if one]
                     tables = sql.SQL("TABLE {}").format(sql.SQL(", ").join(names)) if names else sql.SQL("ALL TABLES")
                     made = sql.SQL("CREATE PUBLICATION {} FOR {}").format(sql.Identifier(settings.publication), tables)
                     await connection.execute(made)
+                for table in (name.as_string(connection) for name in names):
+                    if not await one(_PUBLISHED, settings.publication, table, table):
+                        raise ConfigurationError(
+                            f"the publication {settings.publication!r} is there and lacks the table {table}, whose "
+                            "changes would be missing; run ALTER PUBLICATION … ADD TABLE …, or give another "
+                            "--publication",
+                            code="source-setup",
+                        )
                 end = await one(_END)
                 if lsn_of(after or 0) > end:
                     raise ReplayError(
