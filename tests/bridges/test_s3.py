@@ -101,6 +101,27 @@ def test_an_object_that_is_replaced_is_refused(bucket: Bucket, worker: FakeWorke
     assert bridging.values() == [b"a", b"b"]
 
 
+def test_an_object_that_goes_before_it_is_begun_does_not_end_the_bridge(bucket: Bucket, tmp_path: Path) -> None:
+    bucket.put("web/a.log", b"\n".join(numbers(0, 300_000)))
+    for name in "bcd":
+        bucket.put(f"web/{name}.log", name.encode())
+    with FakeWorker(memory_budget=1 << 20) as worker:
+        bridging = Bridging(worker, tmp_path, *bucket.source("--parallel", "1"))
+        with bridging.running():
+            # One at a time, and the first waits for credit.
+            worker.read()
+            bucket.client.delete_object(Bucket=bucket.name, Key="web/b.log")
+            bucket.put("web/c.log", b"another\n")
+            with worker.committing():
+                eventually(lambda: {b"another", b"d"} <= {*bridging.values()}, bridging.output, pause=0.1)
+        found = lines(worker)
+
+    assert found["web/a.log"] == numbers(0, 300_000)
+    # The end of a stream without lines is a boundary.
+    assert [found[f"web/{name}.log"] for name in "bcd"] == [[None], [None, b"another"], [b"d"]]
+    assert bridging.output.count("was replaced or deleted before it was begun") == 2
+
+
 def test_keys_in_front_of_a_key_may_be_left_out(bucket: Bucket, worker: FakeWorker, tmp_path: Path) -> None:
     bucket.put("web/a.log", b"a")
     bucket.put("web/b.log", b"b")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import lzma
 import zlib
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -15,8 +16,10 @@ from wallaroo_spark.bridges.streams import BridgedStream, until_reached
 from wallaroo_spark.connector import Record
 from wallaroo_spark.connector.sources.files import LONGEST_RECORD
 from wallaroo_spark.connector.sources.rotated import EXPANDED
-from wallaroo_spark.errors import ArgumentValueError, ConfigurationError, ReplayError
+from wallaroo_spark.errors import ArgumentValueError, ConfigurationError, ReplayError, one_line
 from wallaroo_spark.settings import Kind, row, setting
+
+_log = one_line("wallaroo_spark.bridges")
 
 READ_BYTES = 256 * 1024
 """Bytes of one read."""
@@ -80,10 +83,10 @@ class S3Bridge(Bridge):
 
         while True:
             for one in await until_reached(self.place, self.retry, (OSError, BotoCoreError, ClientError), listed):
-                if known.setdefault(one.key, one) is one and one.size:
+                if one.size and known.setdefault(one.key, one) is one:
                     await room.acquire()
-                    yield [ObjectStream(self, server, one, room)]
-                elif known[one.key].etag != one.etag:
+                    yield [ObjectStream(self, server, one, room, partial(known.pop, one.key))]
+                elif known.get(one.key, one).etag != one.etag:
                     raise one.replaced()
             await asyncio.sleep(self.poll)
 
@@ -128,7 +131,14 @@ class S3Object:
 class ObjectStream(BridgedStream):
     """The lines of an object."""
 
-    def __init__(self, settings: S3Bridge, server: Any, found: S3Object, room: asyncio.Semaphore) -> None:
+    def __init__(
+        self,
+        settings: S3Bridge,
+        server: Any,
+        found: S3Object,
+        room: asyncio.Semaphore,
+        forget: Callable[[], object],
+    ) -> None:
         from botocore.exceptions import BotoCoreError, ClientError
 
         super().__init__(found.key)
@@ -136,17 +146,19 @@ class ObjectStream(BridgedStream):
         self._server = server
         self._object = found
         self._room: asyncio.Semaphore | None = room
+        self._forget = forget
+        self._begun = False
 
     async def records(self, after: int | None) -> AsyncGenerator[Sequence[Record], None]:
         """The lines behind a number."""
         found = self._object
         log = SourceLog(found.title, found.etag.encode(), 1, LAST + 1)
         first = log.start(after, begin="earliest", lost="refuse")
-        if first <= LAST:
-            groups = await asyncio.to_thread(self._opened)
+        if first <= LAST and (groups := await self._if_there(after)) is not None:
             number = 0
             while group := await asyncio.to_thread(next, groups, None):
                 lines, last = group
+                self._begun = True
                 numbers = [*range(number + 1, number + 1 + len(lines))]
                 number = numbers[-1]
                 if last:
@@ -159,6 +171,19 @@ class ObjectStream(BridgedStream):
         if self._room is not None:
             self._room.release()
             self._room = None
+
+    async def _if_there(self, after: int | None) -> Iterator[tuple[list[bytes], bool]] | None:
+        """The lines of the object; None where it is gone, and nothing of it was sent. Raises :class:`ReplayError`."""
+        try:
+            return await asyncio.to_thread(self._opened)
+        except ReplayError:
+            if self._begun or after:
+                raise
+            _log.warning(
+                "%s was replaced or deleted before it was begun; it is sent if it is listed again", self._object.title
+            )
+            self._forget()
+            return None
 
     def _opened(self) -> Iterator[tuple[list[bytes], bool]]:
         """The lines of the object. Raises :class:`ReplayError` where it is another one than was listed."""
