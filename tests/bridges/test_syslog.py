@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.bridges.support import Bridging, refused
 from tests.waiting import eventually
 from wallaroo_spark.registry.embedded import lasting_port
@@ -62,7 +64,8 @@ def test_messages_arrive_over_tcp_and_udp(worker: FakeWorker, tmp_path: Path) ->
     assert set(worker.committed["key"].to_pylist()) == {b"127.0.0.1"}
 
 
-def test_datagrams_that_find_the_buffer_full_are_counted(worker: FakeWorker, tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [50_000, 0])
+def test_datagrams_that_find_the_buffer_full_are_counted(worker: FakeWorker, tmp_path: Path, size: int) -> None:
     port = lasting_port()
     bridging = Bridging(worker, tmp_path, "syslog", f"127.0.0.1:{port}", "--buffer", "65536")
     with bridging.running():
@@ -73,7 +76,7 @@ def test_datagrams_that_find_the_buffer_full_are_counted(worker: FakeWorker, tmp
 
             def lost() -> bool:
                 for _ in range(100):
-                    datagrams.sendto(bytes(50_000), ("127.0.0.1", port))
+                    datagrams.sendto(bytes(size), ("127.0.0.1", port))
                 return "datagrams were lost" in bridging.output
 
             eventually(lost, bridging.output)
