@@ -50,7 +50,9 @@ SELECT format_type(a.atttypid, NULL),
   EXISTS (SELECT FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisunique AND i.indpred IS NULL
           AND i.indnkeyatts = 1 AND i.indkey[0] = a.attnum),
   (SELECT s.seqcache FROM pg_sequence s WHERE s.seqrelid = pg_get_serial_sequence(%(table)s, %(key)s)::regclass),
-  pg_is_in_recovery()
+  pg_is_in_recovery(), a.attnotnull,
+  EXISTS (SELECT FROM pg_inherits h JOIN pg_class c ON c.oid = h.inhparent
+          WHERE h.inhparent = a.attrelid AND c.relkind = 'r')
 FROM pg_attribute a WHERE a.attrelid = %(table)s::regclass AND a.attname = %(key)s AND NOT a.attisdropped
 """
 
@@ -171,13 +173,20 @@ class TableStream(BridgedStream):
 
     async def _check(self, connection: AsyncConnection, psycopg: Any) -> None:
         try:
-            ((kind, unique, cache, standby),) = await (await connection.execute(_KEY, self._names)).fetchall()
+            (facts,) = await (await connection.execute(_KEY, self._names)).fetchall()
         except psycopg.ProgrammingError as error:
             raise self._unfit(f"cannot be read: {error}") from error
-        if kind not in ("smallint", "integer", "bigint") or not unique:
+        kind, unique, cache, standby, filled, inherited = facts
+        if kind not in ("smallint", "integer", "bigint") or not unique or not filled:
+            wrong = f"{'' if unique else ' and not unique'}{'' if filled else ' and may be NULL'}"
             raise self._unfit(
-                f"has a column {self._settings.key!r} that is {kind}{'' if unique else ' and not unique'}; name a "
-                "unique column of integers with --key, or use wallaroo-spark bridge postgres"
+                f"has a column {self._settings.key!r} that is {kind}{wrong}; name a unique column of integers that is "
+                "NOT NULL with --key, or use wallaroo-spark bridge postgres"
+            )
+        if inherited:
+            raise self._unfit(
+                "has tables that inherit from it, whose keys are not unique among all rows; make it a partitioned "
+                "table, or use wallaroo-spark bridge postgres"
             )
         if (cache or 1) > 1:
             raise self._unfit(
