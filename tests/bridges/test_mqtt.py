@@ -19,19 +19,19 @@ from wallaroo_spark.testing import FakeWorker
 KEPT = "did not know this client, and delivers what is published from now on"
 
 
-async def _publish(server: MosquittoServer, topic: str, payloads: Sequence[str], qos: int) -> None:
+async def _publish(server: MosquittoServer, topic: str, payloads: Sequence[str], qos: int, retain: bool) -> None:
     unconfirmed = PersistentStorage()
     client = gmqtt.Client(f"publisher-{uuid.uuid4().hex}", persistent_storage=unconfirmed)
     await client.connect("127.0.0.1", server.port)
     for one in payloads:
-        client.publish(topic, one, qos=qos)
+        client.publish(topic, one, qos=qos, retain=retain)
     await unconfirmed.wait_empty()
     await client.disconnect()
 
 
-def publish(server: MosquittoServer, topic: str, *payloads: str, qos: int = 1) -> None:
+def publish(server: MosquittoServer, topic: str, *payloads: str, qos: int = 1, retain: bool = False) -> None:
     """Publish, and wait until the broker has all of them."""
-    asyncio.run(_publish(server, topic, payloads, qos))
+    asyncio.run(_publish(server, topic, payloads, qos, retain))
 
 
 @pytest.mark.parametrize(("version", "qos"), [("5", 1), ("3.1.1", 2)])
@@ -68,3 +68,17 @@ def test_messages_stay_at_the_broker_until_their_commit(
         arrives("last")
     assert [one for one in bridging.values() if one.isdigit()] == numbers
     assert bridging.output.count(KEPT) == 1
+
+
+def test_a_retained_message_is_sent_once(mosquitto: MosquittoServer, worker: FakeWorker, tmp_path: Path) -> None:
+    name = f"plant-{uuid.uuid4().hex[:8]}"
+    bridging = Bridging(worker, tmp_path, "mqtt", mosquitto.address, f"{name}/#", "--client", name)
+    publish(mosquitto, f"{name}/state", "retained", retain=True)
+    for number in range(3):
+        with bridging.again():
+            eventually(lambda: bridging.output.count(KEPT) == 1, bridging.output)
+            for payload in (b"%da" % number, b"%db" % number):
+                publish(mosquitto, f"{name}/a", payload.decode())
+                eventually(lambda one=payload: one in bridging.values(), bridging.output)
+
+    assert bridging.values().count(b"retained") == 1

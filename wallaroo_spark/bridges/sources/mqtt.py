@@ -27,6 +27,8 @@ _CAUSE_SECONDS = 0.5
 """Longest wait for the client to say the cause, when its connection has ended. A choice."""
 _SESSION_PRESENT = 1
 """The flag of CONNACK for a client that the broker knows."""
+_RETAINED_IF_NEW = 1
+"""MQTT 5: a broker that has the subscription already does not send retained messages again."""
 _VERSIONS = {"3.1.1": 4, "5": 5}
 
 
@@ -94,8 +96,9 @@ class MqttStream(QueuedStream):
         connection = _MqttConnection(settings)
         try:
             await connection.open()
+            retained = _RETAINED_IF_NEW if settings.mqtt == "5" else 0
             for wanted in settings.filters:
-                connection.client.subscribe(wanted, qos=settings.qos)
+                connection.client.subscribe(wanted, qos=settings.qos, retain_handling_options=retained)
             yield []
             while True:
                 group = await connection.group()
