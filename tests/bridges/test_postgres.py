@@ -180,7 +180,7 @@ def test_a_publication_that_lacks_a_table_is_refused(database: Database, worker:
     bridging = Bridging(worker, tmp_path, *command)
 
     said = refused(bridging)
-    assert f"publication '{database.name}' is there and lacks the table \"{database.name}\".\"Items\"" in said
+    assert f'publication \'{database.name}\' is there and lacks the table "{database.name}"."Items"' in said
     assert "[source-setup]" in said
 
     database.run(f'ALTER PUBLICATION {database.name} ADD TABLE {database.name}."Items"')
@@ -319,9 +319,10 @@ def test_a_table_whose_keys_begin_anew_is_an_error(
     bridging = Bridging(worker, tmp_path, *database.rows())
 
     def begin_anew() -> None:
-        database.run(change.format(name=database.name))
-        database.run(f"CREATE TABLE IF NOT EXISTS {database.name} (id bigserial PRIMARY KEY, value text)")
-        database.insert(10, 12)
+        with database.connection.transaction():
+            database.run(change.format(name=database.name))
+            database.run(f"CREATE TABLE IF NOT EXISTS {database.name} (id bigserial PRIMARY KEY, value text)")
+            database.insert(10, 12)
 
     with bridging.running() as process, worker.committing():
         database.insert(0, 5)
@@ -337,6 +338,30 @@ def test_a_table_whose_keys_begin_anew_is_an_error(
     # While it runs, it may look between the two rows.
     assert re.search(rf"table {database.name} has numbered its keys up to [12], and the key 5 is committed", said)
     assert "[source-changed]" in said
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ("ALTER TABLE {name} RENAME TO {name}_old", 'relation "{name}" does not exist'),
+        ("ALTER TABLE {name} RENAME COLUMN id TO number", 'column "id" does not exist'),
+    ],
+    ids=["table", "column"],
+)
+def test_a_table_or_a_key_that_goes_while_it_is_read_is_an_error_that_names_it(
+    database: Database, worker: FakeWorker, tmp_path: Path, change: str, problem: str
+) -> None:
+    bridging = Bridging(worker, tmp_path, *database.rows())
+    with bridging.running() as process, worker.committing():
+        database.insert(0, 5)
+        bridging.wait(5)
+        database.run(change.format(name=database.name))
+        assert process.wait(SECONDS) == 1
+    database.run(f"DROP TABLE IF EXISTS {database.name}_old")
+    database.run(f"CREATE TABLE IF NOT EXISTS {database.name} ()")
+
+    assert f"table {database.name} cannot be read: {problem.format(name=database.name)}" in bridging.output
+    assert "[source-setup]" in bridging.output
 
 
 def test_a_table_without_rows_is_waited_for(database: Database, worker: FakeWorker, tmp_path: Path) -> None:

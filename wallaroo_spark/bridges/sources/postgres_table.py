@@ -8,6 +8,7 @@ key is read, then the transactions that hold such a lock, and rows up to that ke
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
@@ -110,7 +111,8 @@ class TableStream(BridgedStream):
         import psycopg
 
         super().__init__(settings.table)
-        self.passing = (OSError, psycopg.OperationalError)
+        # A table that is made again is not there for a moment; :meth:`_check` says what has become of it.
+        self.passing = (OSError, psycopg.OperationalError, psycopg.errors.UndefinedTable)
         self._settings = settings
         self._names = {"table": settings.table, "key": settings.key}
 
@@ -122,26 +124,38 @@ class TableStream(BridgedStream):
         dsn = read_dsn(self._settings.dsn)
         async with await psycopg.AsyncConnection.connect(dsn, autocommit=True, client_encoding="utf8") as connection:
             await self._check(connection, psycopg)
-            # The name of the table is SQL, and was read as such by regclass above.
-            key, table = sql.Identifier(self._settings.key), sql.SQL(self._settings.table)
-            ends = sql.SQL("SELECT min({key}), max({key}) FROM {table}").format(key=key, table=table)
-            rows = sql.SQL(
-                "SELECT {key}, row_to_json(t)::text FROM {table} t WHERE {key} > %s AND {key} <= %s ORDER BY 1 LIMIT %s"
-            ).format(key=key, table=table)
-            while True:
-                first, last = (await (await connection.execute(ends)).fetchall())[0]
-                if after is None and first is not None and first < 1:
-                    raise self._unfit(f"has the key {first}, and a reference is above 0; use another column")
-                yield []
-                if last is None or last <= (after or 0):
-                    await self._check_numbers(connection, after or 0)
-                    await asyncio.sleep(self._settings.poll)
-                    continue
-                await self._settled(connection)
-                while found := await (await connection.execute(rows, (after or 0, last, GROUP_ROWS))).fetchall():
-                    yield [Record(number, text.encode()) for number, text in found]
-                    after = found[-1][0]
-                after = last
+            try:
+                async with contextlib.aclosing(self._read(connection, sql, after)) as groups:
+                    async for group in groups:
+                        yield group
+            except psycopg.errors.UndefinedTable:
+                raise
+            except psycopg.ProgrammingError as error:
+                raise self._unfit(f"cannot be read: {error}") from error
+
+    async def _read(
+        self, connection: AsyncConnection, sql: Any, after: int | None
+    ) -> AsyncGenerator[Sequence[Record], None]:
+        # The name of the table is SQL, and was read as such by regclass above.
+        key, table = sql.Identifier(self._settings.key), sql.SQL(self._settings.table)
+        ends = sql.SQL("SELECT min({key}), max({key}) FROM {table}").format(key=key, table=table)
+        rows = sql.SQL(
+            "SELECT {key}, row_to_json(t)::text FROM {table} t WHERE {key} > %s AND {key} <= %s ORDER BY 1 LIMIT %s"
+        ).format(key=key, table=table)
+        while True:
+            first, last = (await (await connection.execute(ends)).fetchall())[0]
+            if after is None and first is not None and first < 1:
+                raise self._unfit(f"has the key {first}, and a reference is above 0; use another column")
+            yield []
+            if last is None or last <= (after or 0):
+                await self._check_numbers(connection, after or 0)
+                await asyncio.sleep(self._settings.poll)
+                continue
+            await self._settled(connection)
+            while found := await (await connection.execute(rows, (after or 0, last, GROUP_ROWS))).fetchall():
+                yield [Record(number, text.encode()) for number, text in found]
+                after = found[-1][0]
+            after = last
 
     async def _check_numbers(self, connection: AsyncConnection, after: int) -> None:
         """Raise :class:`ReplayError` where the numbers of the keys have begun anew, below what is committed."""
