@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import aiormq
+import pamqp.encode
 import pytest
 from aiormq.abc import AbstractChannel
 from pamqp.commands import Basic
@@ -139,6 +141,22 @@ def test_messages_of_a_queue_stay_at_the_broker_until_their_commit(
     assert first["key"] == queue.name.encode()
     assert first["event_time"].timestamp() == datetime(2026, 1, 2, tzinfo=UTC).timestamp()
     eventually(lambda: queue.count() == 0)
+
+
+def test_a_message_that_cannot_be_decoded_is_named(
+    server: RabbitServer, worker: FakeWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = Queue(server, "classic")
+    bridging = Bridging(worker, tmp_path, *queue.source("--give-up-after", "2"))
+    # A producer that writes nanoseconds where AMQP has seconds.
+    nanoseconds = struct.pack(">Q", 1_700_000_000_000_000_000)
+    monkeypatch.setitem(pamqp.encode.METHODS, "timestamp", lambda _: nanoseconds)
+    queue.publish(b"a", timestamp=datetime(2026, 1, 2, tzinfo=UTC))
+    said = refused(bridging)
+    assert "the delivery has ended: " in said
+    assert "is out of range; start it" in said
+    assert "[source-away]" in said
+    assert queue.count() == 1
 
 
 def test_messages_of_a_stream_are_sent_once_although_bridge_and_broker_are_killed(

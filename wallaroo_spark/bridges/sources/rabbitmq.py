@@ -208,7 +208,10 @@ class _Delivery:
         while not self._arrived.empty():
             found.append(self._arrived.get_nowait())
         if not found and (self.channel.is_closed or self._consumer not in self.channel.consumers):
-            raise ConnectionError("the broker has ended the delivery")
+            closing = self.channel.closing
+            cause = closing.exception() if closing.done() and not closing.cancelled() else None
+            # A header that the client cannot decode, for example.
+            raise ConnectionError(f"the delivery has ended: {cause or 'the broker has ended it'}")
         return found
 
     async def accept(self, group: Sequence[DeliveredMessage]) -> None:
