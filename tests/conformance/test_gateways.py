@@ -234,7 +234,7 @@ FAULTS: Mapping[str, tuple[type[Forwarding], str]] = {
     "describe": (NamesNoGateways, "the addresses of the gateways"),
     "publish": (GivesEachEventTheSamePlace, "one behind the other"),
     "published-again": (WritesEventsAgain, "the place of the first time"),
-    "received": (LosesWhatItHasReceived, "a delivery with the events a; DEADLINE_EXCEEDED"),
+    "received": (LosesWhatItHasReceived, "; --timeout is the limit"),
     "publish-many": (AnswersTwice, "(5, 1, ''), (5, 1, '')"),
     "unknown-stream": (TakesEverything, "NOT_FOUND with the code object-unknown; an answer without an error"),
     "invalid-events": (TakesEverything, "INVALID_ARGUMENT with the code request-invalid; an answer without an error"),

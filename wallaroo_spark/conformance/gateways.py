@@ -246,7 +246,8 @@ def _status_and_code(error: Any) -> tuple[str, str]:
 
 def _shown(error: Any) -> str:
     status, code = _status_and_code(error)
-    return printable(f"{status}, {f'code {code}' if code else 'without a code'}: {error.details()}")
+    limit = "; --timeout is the limit" if status == "DEADLINE_EXCEEDED" else ""
+    return printable(f"{status}, {f'code {code}' if code else 'without a code'}: {error.details()}{limit}")
 
 
 def _text(message: Any) -> str:

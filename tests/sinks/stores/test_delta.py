@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 
 from tests.evil_values import texts
@@ -218,6 +218,24 @@ def test_compaction_and_vacuum_between_vote_and_commit_lose_nothing(make: Make, 
     store.make().commit(3, prepared)
 
     assert sorted(store.seen()) == ["0", "1", "2", "3"]
+
+
+def test_a_table_that_forgets_transactions_or_is_restored_takes_no_batch_again(
+    make: Make, store: Store, place: Path
+) -> None:
+    schema = Schema.from_arrow(pa.schema([("value", pa.string())]))
+    retention = {"delta.setTransactionRetentionDuration": "interval 0 seconds"}
+    DeltaTable.create(place, schema, configuration=retention)
+    prepared = store.prepare(0, ["a"])
+    make().commit(0, prepared)
+    DeltaTable(place).create_checkpoint()
+    make().commit(0, prepared)
+    assert store.seen() == ["a"]
+
+    DeltaTable(place).restore(0)
+    make().commit(0, prepared)
+    make().commit(1, store.prepare(1, ["b"]))
+    assert store.seen() == ["b"]
 
 
 def test_two_queries_of_one_name_are_kept_apart(make: Make, store: Store, tmp_path: Path) -> None:
