@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -16,7 +18,14 @@ import pytest
 
 from proving.servers.postgres import PostgresServer
 from tests import evil_values as evil
-from tests.sinks.stores.checks import CHECKS, Store, name_of, refuses
+from tests.sinks.stores.checks import (
+    CHECKS,
+    Store,
+    check_an_older_checkpoint_is_refused_and_its_rows_are_not_passed_over,
+    deliver,
+    name_of,
+    refuses,
+)
 from tests.waiting import eventually
 from wallaroo_spark.errors import ConfigurationError, SinkError
 from wallaroo_spark.sinks.interface import Prepared, Transaction
@@ -215,6 +224,17 @@ def test_lines_of_old_batches_go(store: Store, table: Table) -> None:
 
     kept = table.run(f'SELECT batch, rows FROM "{table.schema}".wallaroo_commits ORDER BY batch')
     assert kept == [(1, 1), (KEEP + 1, 1)]
+
+
+def test_an_older_checkpoint_is_refused_and_a_new_one_begins_anew(make: Make, table: Table, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    name = make().name
+    store = Store(lambda: make(name=name).of_checkpoint(str(checkpoint)), table.values)
+    check_an_older_checkpoint_is_refused_and_its_rows_are_not_passed_over(store, checkpoint)
+
+    shutil.rmtree(checkpoint)
+    deliver(store, checkpoint, 0, "again")
+    assert sorted(table.values()) == ["a", "again", "b", "c"]
 
 
 def test_a_lock_that_nobody_gives_up_is_a_vote_to_abort(table: Table, postgres: PostgresServer) -> None:

@@ -28,6 +28,7 @@ from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.settings import function_takes_settings, rows, takes_settings
 from wallaroo_spark.sinks.interface import Prepared, Transaction
 from wallaroo_spark.sinks.settings import AUTO, IDEMPOTENT, TWO_PHASE, PostgresSettings, PostgresWriterSettings
+from wallaroo_spark.sinks.stores.staged_rows import StagedRows, check_newer
 from wallaroo_spark.sinks.stores.table_rows import TableColumn, check_columns, is_binary, unwritable
 from wallaroo_spark.sinks.writer import BatchWriter, transactional
 from wallaroo_spark.steps import SinkStep, passed
@@ -90,6 +91,9 @@ KEEP = 100
 _CREATE = """CREATE TABLE IF NOT EXISTS {} (
     transaction text PRIMARY KEY, sink text NOT NULL, batch bigint NOT NULL, rows bigint NOT NULL,
     prepared_at timestamptz NOT NULL DEFAULT now())"""
+_ADVANCE = """INSERT INTO {} AS known (transaction, sink, batch, rows) VALUES (%s, %s, %s, 0)
+    ON CONFLICT (transaction) DO UPDATE SET batch = greatest(known.batch, excluded.batch)"""
+"""Records the newest batch of a checkpoint, in a row whose name no transaction and no sink has."""
 _COLUMNS = """
 SELECT attname, format_type(atttypid, NULL), attnotnull AND NOT atthasdef AND attidentity = '',
        attgenerated = '' AND attidentity <> 'a'
@@ -132,7 +136,8 @@ class _Target:
 def postgres(settings: PostgresWriterSettings) -> BatchWriter:
     """A ``foreachBatch`` writer to a table of PostgreSQL, as :class:`PostgresSink`."""
     own = {one.name: getattr(settings, one.name) for one in rows(PostgresSettings)}
-    return transactional(PostgresSink(**own), checkpoint=settings.checkpoint)
+    sink = PostgresSink(**own).of_checkpoint(settings.checkpoint)
+    return transactional(sink, checkpoint=settings.checkpoint)
 
 
 class PostgresSink:
@@ -147,9 +152,15 @@ class PostgresSink:
         self._dsn, self._table, self._mode = settings.dsn, settings.table, settings.mode
         self._lock_timeout, self._timeout = settings.lock_timeout, settings.timeout
         self._moved: _Connection | None = None
+        self._stage: StagedRows | None = None
 
     def __repr__(self) -> str:
         return f"PostgresSink(table={self._table!r}, name={self.name!r}, mode={self._mode!r})"
+
+    def of_checkpoint(self, checkpoint: str) -> PostgresSink:
+        """Return this sink, which from now on records the newest batch of this checkpoint, and takes no older one."""
+        self._stage = StagedRows(checkpoint, self.name)
+        return self
 
     def prepare(self, transaction: Transaction, rows: Iterator[pa.RecordBatch]) -> Prepared:
         """Copy the rows into the table and prepare that, or copy them into a staging table and commit that."""
@@ -176,7 +187,12 @@ class PostgresSink:
 
     @contextmanager
     def pre_commit(self, batch: int, prepared: Sequence[Prepared]) -> Iterator[None]:
-        """Move the staged rows in a transaction that stays open, and check all the table's constraints."""
+        """Move the staged rows in a transaction that stays open, and check all the table's constraints.
+
+        A batch that the table has already is refused.
+        """
+        if any(one.rows for one in prepared):
+            self._check_newer(batch)
         staged = _staged(prepared)
         if not staged:
             yield
@@ -208,6 +224,9 @@ class PostgresSink:
                 if one.detail["mode"] == TWO_PHASE:
                     self._commit_prepared(connection, target, one)
                     passed(SinkStep.HALF_COMMITTED)
+            if given and self._stage is not None:
+                name = f"{self.name}/{self._stage.identity()}"
+                connection.execute(_sql(_ADVANCE, target.commits), (name, name, batch))
             done = {one.transaction for one in given}
             left = [one for one in self._found(connection, target) if one.batch <= batch and one not in done]
             self._abort(connection, target, left)
@@ -225,6 +244,13 @@ class PostgresSink:
         """This sink's transactions that are prepared or staged."""
         with self._connected("recover") as connection:
             return self._found(connection, self._target(connection))
+
+    def _check_newer(self, batch: int) -> None:
+        if self._stage is not None:
+            with self._connected("find the newest batch") as connection:
+                newest = _sql("SELECT batch FROM {} WHERE transaction = %s", self._target(connection).commits)
+                found = connection.execute(newest, (f"{self.name}/{self._stage.identity()}",)).fetchone()
+            check_newer(f"sink {self.name}: table {self._table}", found[0] if found else -1, batch)
 
     def _found(self, connection: _Connection, target: _Target) -> list[Transaction]:
         schema = sql.Identifier(target.schema).as_string(connection)
