@@ -12,7 +12,7 @@ import pytest
 from tests.waiting import until
 from wallaroo_spark.bridges import BridgedStream, QueuedMessage, QueuedStream, feed
 from wallaroo_spark.connector import Backoff, Connector, Record
-from wallaroo_spark.errors import TransportError
+from wallaroo_spark.errors import LocalProtocolError, TransportError
 from wallaroo_spark.testing import FakeWorker
 
 QUICK = Backoff(initial=0.001, maximum=0.001)
@@ -185,3 +185,37 @@ async def test_a_medium_without_positions_that_fails_delivers_again_what_is_not_
             with worker.committing():
                 await until(lambda: not box.messages)
         assert values(worker) == [b"a", b"b", b"a", b"b"]
+
+
+@pytest.mark.parametrize("again", [True, False], ids=["certain to be delivered again", "perhaps not"])
+async def test_a_connection_that_is_lost_leaves_no_second_copy_of_what_is_certain_to_come_again(again: bool) -> None:
+    box = Mailbox(b"a", b"b")
+    box.delivers_again = again
+    readings = [await until_it_breaks(box) for _ in range(3)]
+    assert readings == [[b"a", b"b"] * (1 if again else number) for number in (1, 2, 3)]
+
+
+async def until_it_breaks(box: Mailbox) -> list[bytes]:
+    """What is read of one connection, which ends once it has delivered all."""
+    found: list[bytes] = []
+    connection = box.connections + 1
+    with contextlib.suppress(ConnectionResetError):
+        async for group in box.records(None):
+            found += [record.payload or b"" for record in group]
+            if box.connections == connection:
+                box.breaks.set()
+    return found
+
+
+async def test_a_reference_of_another_process_acknowledges_nothing() -> None:
+    box = Mailbox(b"a")
+    records = box.records(None)
+    (record,) = await anext(records)
+    assert record.id is not None
+    with pytest.raises(LocalProtocolError, match=r"reference \d+ is committed.*up to \d+; so another bridge sends"):
+        await box.acknowledge(record.id + 1)
+    assert box.messages == [b"a"]
+    await box.acknowledge(record.id)
+    assert box.messages == []
+    await records.aclose()
+    await box.close()

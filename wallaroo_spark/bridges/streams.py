@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from wallaroo_spark.connector import Backoff, Connector, FeedProgress, FeedResult, Record, Source
 from wallaroo_spark.connector.record import AsyncGroupedRecords, MessageColumns, grouped
-from wallaroo_spark.errors import TransportError, one_line
+from wallaroo_spark.errors import LocalProtocolError, TransportError, one_line
 from wallaroo_spark.event_loop import end_tasks
 
 _log = one_line("wallaroo_spark.bridges")
@@ -167,6 +167,10 @@ class QueuedStream(BridgedStream):
     bounds how many are delivered and not acknowledged, and so the memory for them.
     """
 
+    delivers_again = False
+    """Whether each new connection is certain to deliver again what is not acknowledged. Then messages of a former one
+    that were not sent yet are dropped, so that connections that end one after the other fill no memory."""
+
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self._kept: deque[tuple[Record, QueuedMessage]] = deque()
@@ -180,16 +184,30 @@ class QueuedStream(BridgedStream):
         an acknowledgement of its messages has no effect then."""
 
     async def acknowledge(self, reference: int) -> None:
-        """Acknowledge the messages up to ``reference``."""
+        """Acknowledge the messages up to ``reference``. Raises :class:`LocalProtocolError` when it is no number of this
+        process, whose messages the worker may have dropped as replays of another's."""
+        if reference > self._last and self._kept:
+            raise LocalProtocolError(
+                f"stream {self.name!r}: reference {reference} is committed, and this bridge has numbered its messages "
+                f"up to {self._last}; so another bridge sends this stream under the same --instance, or this machine's "
+                f"clock is behind that of the former one; {len(self._kept)} messages are not acknowledged, and the "
+                "source keeps them; run one bridge, set the clock, and start it again",
+                code="instance-shared",
+                stream=self.name,
+                reference=reference,
+                last=self._last,
+            )
         while self._kept and (self._kept[0][0].id or 0) <= reference:
             self._kept.popleft()[1].acknowledge()
 
     async def records(self, after: int | None) -> AsyncGenerator[Sequence[Record], None]:
         """The messages that are kept, and those that arrive. A reading that is repeated keeps the connection."""
         self._last = max(self._last, after or 0)
-        if self._receiving is None:
-            self._receiving = asyncio.create_task(self._receive())
         sent = -1 if after is None else after
+        if self._receiving is None:
+            while self.delivers_again and self._kept and (self._kept[-1][0].id or 0) > sent:
+                self._kept.pop()
+            self._receiving = asyncio.create_task(self._receive())
         while True:
             self._arrived.clear()
             fresh = [record for record, _ in self._kept if (record.id or 0) > sent]

@@ -99,6 +99,8 @@ class RabbitStreamBridge(LogBridge):
 class RabbitQueue(QueuedStream):
     """The messages of a queue."""
 
+    delivers_again = True
+
     def __init__(self, settings: RabbitQueueBridge) -> None:
         super().__init__(settings.queue)
         self.passing = _passing()
