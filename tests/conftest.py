@@ -66,6 +66,8 @@ LOCAL_SPARK = {
     # A conversion that Arrow cannot do should fail in a test, not become slow in silence.
     "spark.sql.execution.arrow.pyspark.fallback.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
+    # On a machine with more work than processors Java may answer its Python processes late; Spark gives up after 15 s.
+    "spark.python.authenticate.socketTimeout": "120s",
     # For tests that start a server of Spark Connect in the session.
     "spark.connect.grpc.binding.address": "127.0.0.1",
     "spark.connect.grpc.binding.port": "0",

@@ -240,8 +240,8 @@ def test_a_line_that_says_nothing_new_comes_more_seldom() -> None:
     seldom.show(snapshot(3))
 
     assert [line.split(" ", 1)[1] for line in said] == [
-        "batch 3 committed · 1 row · 0 of 0 workers · 0 sessions · 0 B buffered · 0 faults",
-        "batch 3 committed · 2 rows · 0 of 0 workers · 0 sessions · 0 B buffered · 0 faults",
+        "batch 3 committed · 1 row since the start · 0 of 0 workers · 0 sessions · 0 B buffered · 0 faults",
+        "batch 3 committed · 2 rows since the start · 0 of 0 workers · 0 sessions · 0 B buffered · 0 faults",
     ]
 
 

@@ -96,7 +96,7 @@ def test_the_live_table_shows_slots_rate_and_errors(console: Console) -> None:
     assert "Status page: http://127.0.0.1:4140/" in shown
     assert "Registry: redis://shown" in shown
     assert "Spark's own messages are in /tmp/spark.log." in shown
-    assert "batch 7 committed · 5,000 rows · 2,000 rows/s" in shown
+    assert "batch 7 committed · 5,000 rows since the start · 2,000 rows/s" in shown
     assert "slot 1: submitted 3 times; last error: the executor was lost" in shown
     assert shown.rstrip().endswith(
         "Ended in good order after 10 s: 5,000 rows in 8 batches; the checkpoint holds the place."

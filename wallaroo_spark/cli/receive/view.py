@@ -205,4 +205,4 @@ def _slot_note(slot: SlotStatus) -> str:
 def _progress(snapshot: QuerySnapshot) -> str:
     batch = snapshot.status.query.committed_batch
     where = "no batch committed" if batch is None or batch < 0 else f"batch {batch} committed"
-    return f"{where} · {count(snapshot.rows, 'row')}"
+    return f"{where} · {count(snapshot.rows, 'row')} since the start"
