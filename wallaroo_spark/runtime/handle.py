@@ -370,9 +370,9 @@ class DriverHandle:
     def start(self) -> Any:
         """Begin, unless it has begun. After an error nothing is left running."""
         with self._lifecycle:
+            _end_those_of_stopped_sessions()
             if self._leases is not None:
                 return
-            _end_those_of_stopped_sessions()
             self._require_session()
             self._waits.stopping.clear()
             self._lost_name = None
