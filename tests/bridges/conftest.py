@@ -24,12 +24,7 @@ def postgres() -> Iterator[PostgresServer]:
 @pytest.fixture(scope="session")
 def mosquitto() -> Iterator[MosquittoServer]:
     """An MQTT broker."""
-    server = MosquittoServer()
-    try:
-        server.start()
-        yield server
-    finally:
-        server.remove()
+    yield from running(MosquittoServer())
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from proving.servers.kafka import KafkaServer
 from tests.bridges.support import Bridging, numbers, refused
-from tests.sinks.conftest import kafka
+from tests.sinks.conftest import kafka, running
 from tests.waiting import SECONDS, eventually
 from wallaroo_spark.bridges.bridge import position_of
 from wallaroo_spark.testing import FakeWorker
@@ -161,12 +161,7 @@ def test_a_record_that_no_frame_can_carry_is_named(topic: Topic, worker: FakeWor
 @pytest.fixture
 def own_kafka() -> Iterator[KafkaServer]:
     """A broker that the test may kill."""
-    server = KafkaServer()
-    try:
-        server.start()
-        yield server
-    finally:
-        server.remove()
+    yield from running(KafkaServer())
 
 
 @pytest.mark.long

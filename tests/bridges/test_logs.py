@@ -55,7 +55,7 @@ def test_what_is_deleted_in_front_of_the_first_commit_is_noticed() -> None:
 
     def start(after: int | None = None) -> int:
         found = SourceLog("the log", log.identity, log.first, log.end)
-        return log.start(found, after, begin="earliest", lost="refuse")
+        return log.start(found, log.began if after is None else after, begin="earliest", lost="refuse")
 
     # A receiver that has gone back to its beginning is sent everything, also what was committed when this one began.
     assert (start(reference_of(2, b"some")), start(), start()) == (3, 0, 0)

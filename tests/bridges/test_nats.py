@@ -15,6 +15,7 @@ from nats.js import JetStreamContext
 
 from proving.servers.nats import NatsServer
 from tests.bridges.support import Bridging, numbers, refused
+from tests.sinks.conftest import running
 from tests.waiting import SECONDS, eventually
 from wallaroo_spark.bridges.bridge import position_of
 from wallaroo_spark.testing import FakeWorker
@@ -25,12 +26,7 @@ pytestmark = pytest.mark.long
 @pytest.fixture
 def server() -> Iterator[NatsServer]:
     """A server that the test may kill."""
-    found = NatsServer()
-    try:
-        found.start()
-        yield found
-    finally:
-        found.remove()
+    yield from running(NatsServer())
 
 
 class Stream:

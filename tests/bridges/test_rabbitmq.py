@@ -18,6 +18,7 @@ from pamqp.commands import Basic
 
 from proving.servers.rabbitmq import RabbitServer
 from tests.bridges.support import Bridging, numbers, refused
+from tests.sinks.conftest import running
 from tests.waiting import SECONDS, eventually
 from wallaroo_spark.bridges.bridge import position_of
 from wallaroo_spark.testing import FakeWorker
@@ -28,12 +29,7 @@ pytestmark = pytest.mark.long
 @pytest.fixture(scope="module")
 def server() -> Iterator[RabbitServer]:
     """A broker, which tests kill and start again."""
-    found = RabbitServer()
-    try:
-        found.start()
-        yield found
-    finally:
-        found.remove()
+    yield from running(RabbitServer())
 
 
 class Queue:

@@ -16,6 +16,7 @@ from redis import Redis, ResponseError
 from proving.servers.redis import RedisServer
 from tests.bridges.support import Bridging, refused
 from tests.cli.conftest import Run
+from tests.sinks.conftest import running
 from tests.waiting import SECONDS, eventually
 from wallaroo_spark.bridges.sources.redis_stream import EntryStream, RedisBridge
 from wallaroo_spark.errors import ConfigurationError
@@ -127,12 +128,7 @@ def test_a_user_without_the_rights_is_told(redis_url: str, worker: FakeWorker, t
 @pytest.fixture
 def newer() -> Iterator[RedisServer]:
     """A Redis that knows what was deleted."""
-    server = RedisServer()
-    try:
-        server.start()
-        yield server
-    finally:
-        server.remove()
+    yield from running(RedisServer())
 
 
 @pytest.mark.long

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from functools import partial
 
@@ -217,5 +218,17 @@ async def test_a_reference_of_another_process_acknowledges_nothing() -> None:
     assert box.messages == [b"a"]
     await box.acknowledge(record.id)
     assert box.messages == []
+    await records.aclose()
+    await box.close()
+
+
+async def test_messages_behind_a_reference_of_another_process_have_greater_numbers() -> None:
+    box = Mailbox()
+    future = time.time_ns() + 10**15
+    await box.acknowledge(future)
+    box.messages = [b"a"]
+    records = box.records(None)
+    (record,) = await anext(records)
+    assert record.id == future + 1
     await records.aclose()
     await box.close()

@@ -144,17 +144,13 @@ class SourceLog:
 
 
 class LogStream(BridgedStream):
-    """A stream of a log. While nothing of it is committed, it is read again from where it began: the log may have
-    another beginning and another end then."""
-
-    _began: int | None = None
-    """The reference in front of the first reading of which nothing was committed before."""
+    """A stream of a log."""
 
     def start(self, log: SourceLog, after: int | None, *, begin: str, lost: str) -> int:
         """The position to read at, as :meth:`SourceLog.start`."""
-        first = log.start(self._began if after is None else after, begin=begin, lost=lost)
-        if after is None and self._began is None:
-            self._began = log.reference(first) - (1 << MARK_BITS)
+        first = log.start(after, begin=begin, lost=lost)
+        if after is None:
+            self.began = log.reference(first) - (1 << MARK_BITS)
         return first
 
 

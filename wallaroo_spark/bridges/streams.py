@@ -44,6 +44,10 @@ class BridgedStream(ABC):
         """The name of the stream."""
         self.retry = Backoff()
         """The delays before the medium is opened again, and when to give up."""
+        self.began: int | None = None
+        """The reference in front of the first reading of which nothing was committed before, where the stream sets it:
+        while nothing of it is committed, it is read again from there, because the medium may have another beginning and
+        another end then."""
 
     @abstractmethod
     def records(self, after: int | None) -> AsyncGenerator[Sequence[Record], None]:
@@ -64,7 +68,7 @@ class BridgedStream(ABC):
         away = Away(self.name, self.retry)
         while True:
             try:
-                async with contextlib.aclosing(self.records(after)) as groups:
+                async with contextlib.aclosing(self.records(self.began if after is None else after)) as groups:
                     async for group in groups:
                         away.over()
                         for columns in grouped(iter(group)):
@@ -197,6 +201,8 @@ class QueuedStream(BridgedStream):
                 reference=reference,
                 last=self._last,
             )
+        # Those to come need greater numbers: the worker takes none up to this one.
+        self._last = max(self._last, reference)
         while self._kept and (self._kept[0][0].id or 0) <= reference:
             self._kept.popleft()[1].acknowledge()
 

@@ -131,14 +131,11 @@ class RabbitStream(BridgedStream):
         self.passing = _passing()
         self._settings = settings
         self._title = f"the RabbitMQ stream {self.name!r}"
-        self._began: int | None = None
-        """The reference in front of the first message, where nothing was committed before."""
 
     async def records(self, after: int | None) -> AsyncGenerator[Sequence[Record], None]:
         """The messages behind an offset."""
         settings = self._settings
         begin: Any = {"earliest": "first", "latest": "next"}[settings.begin]
-        after = self._began if after is None else after
         if after is not None:
             # The committed message too, which shows whether the stream is the one that it belongs to.
             begin = max(position_of(after), 0)
@@ -156,8 +153,8 @@ class RabbitStream(BridgedStream):
                     # deletes the oldest messages first, so none is deleted behind one that is still there.
                     if last is not None and offset != last + 1 and (offset <= last or not await self._is_there(last)):
                         raise ConnectionError(f"the message with the offset {last + 1} has not arrived")
-                    if after is None and self._began is None:
-                        self._began = reference_of(offset - 1, b"")
+                    if after is None and self.began is None:
+                        self.began = reference_of(offset - 1, b"")
                     last = offset
                 yield [Record(_reference(one), one.body, _time(one), _key(one)) for one in group]
                 await delivery.accept(group)

@@ -68,8 +68,6 @@ class EntryStream(BridgedStream):
         super().__init__(settings.stream)
         self.passing = (OSError, RedisError)
         self._settings = settings
-        self._began: int | None = None
-        """The reference in front of the first reading of which nothing was committed before."""
         self._counts: deque[tuple[int, int]] = deque()
         """References that are not committed, in their order, and how many entries were ever added up to each."""
 
@@ -105,7 +103,6 @@ class EntryStream(BridgedStream):
 
     async def records(self, after: int | None) -> AsyncGenerator[Sequence[Record], None]:
         """The entries behind an id."""
-        after = self._began if after is None else after
         while self._counts and self._counts[-1][0] > (after or 0):
             self._counts.pop()
         told = ""
@@ -160,13 +157,13 @@ class EntryStream(BridgedStream):
 
     def _begin(self, facts: dict[str, Any], found: Sequence[Any]) -> tuple[int, Sequence[Any]]:
         """The reference in front of the first reading, and the entries behind it."""
-        self._began = 0
+        self.began = 0
         if self._settings.begin == "latest":
-            self._began, found = self._reference(facts.get("last-generated-id", b"0-0")), []
+            self.began, found = self._reference(facts.get("last-generated-id", b"0-0")), []
         if facts:
             before = facts["length"] if self._settings.begin == "earliest" else 0
-            self._counts.append((self._began, facts.get("entries-added", 0) - before))
-        return self._began, found
+            self._counts.append((self.began, facts.get("entries-added", 0) - before))
+        return self.began, found
 
     def _record(self, entry: bytes, fields: Sequence[bytes]) -> Record:
         """An entry, whose fields are names and values in turn; a name that is there twice is twice in the object."""
