@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from tests.cli.test_main import verbs
 from wallaroo_spark.cli.main import cli
-from wallaroo_spark.cli.verbs import Json, _texts, options_of, row_of, verb
+from wallaroo_spark.cli.verbs import Json, Number, _texts, options_of, row_of, verb
 from wallaroo_spark.settings import Kind, row, setting
 
 
@@ -114,3 +114,16 @@ def test_every_text_of_a_verb_is_that_of_an_option() -> None:
     flags = {name: {flag for one in command.params for flag in one.opts} for name, command in found.items()}
 
     assert {name: texts - flags[name] for name, texts in described.items() if not texts <= flags[name]} == {}
+
+
+def test_every_number_of_every_verb_is_finite() -> None:
+    found = dict(verbs(cli, click.Context(cli, info_name="wallaroo-spark")))
+    floats = {
+        (name, one.name): one.type
+        for name, command in found.items()
+        for one in command.params
+        if isinstance(one.type, type(click.FLOAT) | click.FloatRange)
+    }
+
+    assert len(floats) > 20
+    assert {place for place, kind in floats.items() if not isinstance(kind, Number)} == set()

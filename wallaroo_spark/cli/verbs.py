@@ -163,6 +163,8 @@ def _option(declared: inspect.Parameter, texts: _OptionTexts) -> click.Option:
         kind = kind if isinstance(kind, click.ParamType) else _type_of_row(row)
         help = help or row.help
         required, default = required and row.required, row.default if required else default
+    elif kind is float:
+        kind = Number(min=0)
     attributes: dict[str, Any] = {"help": help, "metavar": metavar or None, "required": required}
     if kind is bool:
         return click.Option([flag, declared.name], is_flag=True, default=default, **attributes)
@@ -201,5 +203,5 @@ def _type_of_row(row: Row) -> Any:
         least, most = (None if limit is None else int(limit) for limit in (row.minimum, row.maximum))
         return click.IntRange(least, most)
     if row.kind in (Kind.SECONDS, Kind.NUMBER):
-        return click.FloatRange(row.minimum, row.maximum)
+        return Number(row.minimum, row.maximum)
     return bool if row.kind is Kind.FLAG else str

@@ -14,7 +14,7 @@ from wallaroo_spark.cli.common import exit_unless
 from wallaroo_spark.cli.receive.config import load, problems
 from wallaroo_spark.cli.sessions import WITH_UI
 from wallaroo_spark.cli.signals import exit_after_interrupt
-from wallaroo_spark.cli.verbs import Json, verb
+from wallaroo_spark.cli.verbs import Json, Number, verb
 from wallaroo_spark.texts import count
 
 SAMPLE = Path(__file__).with_name("sample.yaml")
@@ -45,7 +45,7 @@ def receive(
     overrides: Overrides = (),
     ui: bool = False,
     show_registry: bool = False,
-    every: float = 10.0,
+    every: Annotated[float, Number(min=0.1)] = 10.0,
     plain: bool = False,
     spark_log: Annotated[str, click.Path(dir_okay=False, writable=True)] = "",
     report: Annotated[str, click.Path(dir_okay=False, writable=True)] = "",

@@ -13,7 +13,7 @@ from wallaroo_spark.bridges import BRIDGES, Bridge
 from wallaroo_spark.cli.send.command import run
 from wallaroo_spark.cli.send.inputs import SendInput, TargetOptions
 from wallaroo_spark.cli.send.view import make_view
-from wallaroo_spark.cli.verbs import verb
+from wallaroo_spark.cli.verbs import Number, verb
 from wallaroo_spark.connector import Backoff
 from wallaroo_spark.extras import needed_by
 
@@ -33,7 +33,7 @@ class BridgeOptions(TargetOptions):
     """
 
     instance: str = ""
-    every: float = 5.0
+    every: Annotated[float, Number(min=0.1)] = 5.0
     """Seconds between two lines."""
     as_json: Annotated[bool, "--json"] = False
 

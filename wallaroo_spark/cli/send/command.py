@@ -147,7 +147,7 @@ def send(
     *,
     given: SendOptions,
     drain_timeout: Annotated[float, Number(min=0, min_open=True)] = 300.0,
-    every: float = 5.0,
+    every: Annotated[float, Number(min=0.1)] = 5.0,
     as_json: Json = False,
 ) -> None:
     """Send the lines of each FILE as a stream of its own, the rows of a topic, or the lines of standard input (-).

@@ -359,8 +359,9 @@ class DemoView(contextlib.ExitStack):
             self._last_line = now
             sent = sum(sender.sent for sender in self._plan.senders)
             line = f"sent {sent:,} of {self._plan.expected:,}, {done}"
+            note = f"{rate:,} messages/s" if batches else "Spark's first batch takes longest"
             # At the end the rate would be that of the last batches.
-            self._console.print(line if last else f"{line} ({rate:,} messages/s)", highlight=False)
+            self._console.print(line if last else f"{line} ({note})", highlight=False)
 
     def _picture(self, status: ReceiverStatus, committed: int, done: str, rate: int) -> Group:
         from wallaroo_spark.observe.faces.terminal import slots_view
