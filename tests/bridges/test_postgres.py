@@ -180,7 +180,7 @@ def test_a_publication_that_lacks_a_table_is_refused(database: Database, worker:
     bridging = Bridging(worker, tmp_path, *command)
 
     said = refused(bridging)
-    assert f'publication \'{database.name}\' is there and lacks the table "{database.name}"."Items"' in said
+    assert f"publication '{database.name}' is there and lacks the table {database.name}.Items" in said
     assert "[source-setup]" in said
 
     database.run(f'ALTER PUBLICATION {database.name} ADD TABLE {database.name}."Items"')
@@ -189,6 +189,25 @@ def test_a_publication_that_lacks_a_table_is_refused(database: Database, worker:
         database.run(f'INSERT INTO {database.name}."Items" VALUES (1)')
         bridging.wait(4)
     database.run(f"DROP SCHEMA {database.name} CASCADE")
+
+
+def test_a_user_who_may_only_replicate_names_the_tables_of_a_publication_that_is_there(
+    database: Database, worker: FakeWorker, tmp_path: Path
+) -> None:
+    name = database.name
+    database.run(f"CREATE SCHEMA s{name}")
+    database.run(f"CREATE TABLE s{name}.{name} (id bigint PRIMARY KEY)")
+    database.run(f"CREATE PUBLICATION {name} FOR TABLE s{name}.{name}")
+    database.run(f"CREATE ROLE r{name} LOGIN REPLICATION")
+    dsn = database.dsn.replace("tests@", f"r{name}@")
+    for table in (name, f"s{name}.{name}"):
+        names = ("--tables", table, "--slot", name, "--publication", name, "--instance", table)
+        bridging = Bridging(worker, tmp_path, "postgres", dsn, *names)
+        with bridging.running():
+            begun(bridging, database)
+        eventually(lambda: not any(active for active, _ in database.slot()))
+    database.run(f"DROP SCHEMA s{name} CASCADE")
+    database.run(f"DROP ROLE r{name}")
 
 
 def test_a_slot_that_is_gone_is_an_error_because_changes_are_lost(
